@@ -1,0 +1,43 @@
+# The commands of this project. `make help` lists them.
+# Everything is installed into .venv from requirements.lock (hashes, no addresses); nothing outside the checkout changes.
+
+PYTHON ?= $(shell test -x /usr/bin/python3 && echo /usr/bin/python3 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export UV_PYTHON_DOWNLOADS = never
+
+.DEFAULT_GOAL := help
+
+help: ## list these commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## install everything into .venv, locked by hash
+$(STAMP): requirements.lock requirements-uv.lock pyproject.toml
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh deploy/dev/install.sh
+	@touch $@
+
+lock: ## resolve requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate -q -o requirements.lock
+
+test: $(STAMP) ## the whole suite
+	@$(BIN)/python -m pytest tests
+
+check: $(STAMP) ## lint, types, import rules, dependencies, licences
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/deptry .
+	@$(BIN)/python deploy/dev/licences.py
+
+format: $(STAMP) ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
+	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+
+clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
+
+.PHONY: help install lock test check format demo clean
