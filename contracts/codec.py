@@ -1,0 +1,46 @@
+"""Bytes from and to the shapes of this package.
+
+MessagePack for what machines read in bulk (snapshot chunks, events). Unknown fields are ignored, so that an older reader
+takes a newer writer's additions; a schema number that the reader does not know is refused, because its meaning changed.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_DECODERS: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+class Undecodable(ValueError):
+    """The bytes are not the shape that was asked for."""
+
+
+class UnsupportedSchema(Undecodable):
+    """Written by a newer release whose shape this one does not know."""
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Return the value as MessagePack; equal values give equal bytes (chunks are named by their hash)."""
+    return _ENCODER.encode(value)
+
+
+def decode(data: bytes | memoryview, shape: type[T]) -> T:
+    """Return the value that the bytes hold.
+
+    Raises UnsupportedSchema if the value carries a `schema` above the newest that its type declares, Undecodable if the
+    bytes are anything else but that shape. The cause is kept for the log; it never holds field values.
+    """
+    decoder = _DECODERS.get(shape)
+    if decoder is None:
+        decoder = _DECODERS[shape] = msgspec.msgpack.Decoder(shape)
+    try:
+        value: T = decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"not a {getattr(shape, '__name__', shape)}") from error
+    newest = getattr(shape, "SCHEMA", None)
+    if newest is not None and getattr(value, "schema", newest) > newest:
+        raise UnsupportedSchema(f"{getattr(shape, '__name__', shape)} schema {value.schema}, newest known is {newest}")  # type: ignore[attr-defined]
+    return value

@@ -1,0 +1,122 @@
+"""What gateways tell about exchanges: usage (what it cost) and spans (what happened).
+
+Usage events are **deltas**: adding up the `units` of all events of one `key`, each `id` counted once, gives the usage of
+an exchange (or of one context on a multiplexed socket). `id` is `<key>:<seq>`, so that any number of deliveries of an
+event is one. No field ever holds a caller's text, token or credential. Units are integers in their unit's own measure.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from contracts.snapshot import PrincipalKind
+
+Unit: TypeAlias = Literal["characters", "audio_in_ms", "audio_out_ms", "requests"]
+UNITS: tuple[str, ...] = ("characters", "audio_in_ms", "audio_out_ms", "requests")
+
+Outcome: TypeAlias = Literal[
+    "completed",
+    "refused",
+    "upstream_fault",
+    "provider_error",
+    "client_gone",
+    "cancelled",
+    "drained",
+    "ended",
+    "gateway_lost",
+]
+"""`ended`: we ended a live session (revocation, expiry, an admin); `gateway_lost`: settled by a successor of a dead pod"""
+
+
+class Attribution(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Who and what an event is counted for. Names are copies for reading; ids are what rollups group by."""
+
+    workspace: str
+    principal: str
+    principal_kind: PrincipalKind
+    principal_name: str = ""
+    team: str = ""
+    """the team that the cost goes to: the token's, else the one whose grant admitted, else the principal's first"""
+    team_name: str = ""
+    token: str = ""
+    """the caller token's `jti`; empty if it has none"""
+    account: str
+    account_name: str = ""
+    provider: str
+    model: str = ""
+    """empty: an operation without a model"""
+    operation: str
+    endpoint: str
+    """the profile's endpoint id, for example `tts.bytes`"""
+
+
+class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One delta of usage."""
+
+    SCHEMA = 1
+
+    schema: int = 1
+    id: str
+    key: str
+    """the exchange's request id, or `<request id>.<n>` for the nth context of a multiplexed socket, from 1"""
+    seq: int
+    """from 0, per key"""
+    is_final: bool = False
+    at_ms: int
+    """when it was measured, Unix milliseconds; decides the price and the rollup's hour"""
+    pod: str
+    to: Attribution
+    units: dict[str, int] = {}
+    """added since the event before: unit -> quantity"""
+    totals: dict[str, int] = {}
+    """on the final event: unit -> quantity over the whole key"""
+    provider_units: dict[str, int] = {}
+    """what the provider said itself, beside ours"""
+    outcome: Outcome | None = None
+    """on the final event"""
+    metadata: dict[str, str] = {}
+
+
+class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One OpenTelemetry span. Ids are lower-case hexadecimal; times are Unix nanoseconds."""
+
+    span_id: str
+    parent_id: str = ""
+    name: str
+    kind: Literal["internal", "server", "client"] = "internal"
+    start_ns: int
+    end_ns: int
+    is_error: bool = False
+    attributes: dict[str, str | int | float | bool] = {}
+
+
+class SpanEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The spans of one exchange, published at settle."""
+
+    SCHEMA = 1
+
+    schema: int = 1
+    id: str
+    """the exchange's request id"""
+    workspace: str
+    """empty for an exchange that was refused before its principal was known"""
+    pod: str
+    trace_id: str
+    trace_state: str = ""
+    spans: tuple[Span, ...]
+
+
+class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a pod says of itself every few seconds, so that the control plane can show which pod runs what."""
+
+    SCHEMA = 1
+
+    schema: int = 1
+    pod: str
+    version: str
+    revision: int
+    at_ms: int
+    open_sessions: int = 0
+    open_exchanges: int = 0
+    is_draining: bool = False
+    spool_bytes: int = 0
