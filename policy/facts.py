@@ -1,0 +1,63 @@
+"""What a request is, before anything was decided about it.
+
+A `RequestHead` is what came on the wire: raw path, raw query, header pairs in their order and case; nothing is decoded.
+`Facts` are what a judged request says about itself (model, voice, text length), wherever its endpoint keeps them: query,
+path, JSON body, form field or WebSocket message. Read next: `policy.decide`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""(name, value) as received: case kept, value without surrounding blanks (RFC 9110 §5.5)"""
+
+FactsPlace: TypeAlias = Literal["json_body", "form_field", "message"]
+"""where judged facts stand, when they do not stand in the head"""
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """The head of one HTTP request, or of the handshake of a WebSocket."""
+
+    method: str
+    path: bytes
+    """raw, as received, without the query; begins with `/`"""
+    query: bytes
+    """raw, without the `?`; empty if there was none"""
+    headers: list[Header]
+    is_websocket: bool = False
+    has_body: bool = False
+    host: bytes = b""
+    """the `Host` value in lower case, without port"""
+    peer: str = ""
+    """the client's IP address"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a judged request or message says about itself. None means: not said."""
+
+    model: str | None = None
+    voice: str | None = None
+    """voice id; an embedding counts as a voice that no allow-list contains, see `is_voice_embedded`"""
+    is_voice_embedded: bool = False
+    characters: int = 0
+    """code points of the decoded transcript; a `<break …/>` counts one (reference: Cartesia pricing)"""
+    speaks: bool = False
+    """the transcript is not blank"""
+    transcript: str = field(default="", repr=False)
+    """for the keyed hash alone; never logged, never published"""
+    saves_audio: bool = False
+    """`save: true` was asked for: the provider would keep the audio"""
+    context_id: str | None = None
+    """WebSocket messages: the provider's context; None is a context of its own"""
+    continues: bool = False
+    cancels: bool = False
+    flushes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudgeable:
+    """A judged body or message that cannot be read with certainty; `reason` is a refusal reason."""
+
+    reason: str
