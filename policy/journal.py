@@ -1,0 +1,87 @@
+"""Which usage keys are open, and how a dead gateway's open keys are settled.
+
+Fed with usage events in the order in which they were written; knows nothing of files or of publishing. The spool keeps one
+journal for what it holds; a successor reads a dead predecessor's spool into one and closes what is left.
+Read next: `gateway.telemetry.spool`.
+"""
+
+from collections.abc import Iterator
+
+from contracts.events import Attribution, UsageEvent
+
+
+class OpenKey:
+    """What is known of a key whose final event was not seen: totals so far, and what its next event needs."""
+
+    __slots__ = ("at_ms", "key", "metadata", "next_seq", "pod", "to", "totals")
+
+    def __init__(self, event: UsageEvent) -> None:
+        self.key = event.key
+        self.to: Attribution = event.to
+        self.pod = event.pod
+        self.metadata = event.metadata
+        self.totals: dict[str, int] = {}
+        self.next_seq = 0
+        self.at_ms = 0
+        self.note(event)
+
+    def note(self, event: UsageEvent) -> None:
+        """Take in the next event of the key; one seen before changes nothing."""
+        if event.seq < self.next_seq:
+            return
+        self.next_seq = event.seq + 1
+        self.at_ms = event.at_ms
+        for unit, quantity in event.units.items():
+            self.totals[unit] = self.totals.get(unit, 0) + quantity
+
+    def carried(self) -> UsageEvent:
+        """Return one event that stands for all of the key's events so far (for the spool alone, never published)."""
+        return self._event(self.next_seq - 1, units=dict(self.totals))
+
+    def lost(self) -> UsageEvent:
+        """Return the final event that settles the key as `gateway_lost`: it costs what was sent.
+
+        Its id and its time depend on the key alone, so that two successors that settle the same key say the same.
+        """
+        return self._event(self.next_seq, units={}, is_final=True)
+
+    def _event(self, seq: int, units: dict[str, int], is_final: bool = False) -> UsageEvent:
+        return UsageEvent(
+            id=f"{self.key}:{seq}",
+            key=self.key,
+            seq=seq,
+            is_final=is_final,
+            at_ms=self.at_ms,
+            pod=self.pod,
+            to=self.to,
+            units=units,
+            totals=dict(self.totals) if is_final else {},
+            outcome="gateway_lost" if is_final else None,
+            metadata=self.metadata,
+        )
+
+
+class Journal:
+    """The open keys, in the order in which they were opened."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenKey] = {}
+
+    def note(self, event: UsageEvent) -> None:
+        """Take in the next event that was written."""
+        if event.is_final:
+            self._open.pop(event.key, None)
+        elif (known := self._open.get(event.key)) is not None:
+            known.note(event)
+        else:
+            self._open[event.key] = OpenKey(event)
+
+    def get(self, key: str) -> OpenKey | None:
+        """Return the open key of this name; None if it is closed or was never seen."""
+        return self._open.get(key)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenKey]:
+        return iter(list(self._open.values()))

@@ -1,0 +1,192 @@
+"""What is counted: the usage of one exchange or context, as deltas, and what is known of an exchange when it ends.
+
+A `Tally` turns quantities into usage events; the gateway writes its first delta to the spool before a text's bytes leave,
+so that what was sent is never forgotten. `Settled` is the record that the edge fills while an exchange runs and hands over
+at its end. Both know no clock and no storage. Read next: `policy.journal` (open keys), `gateway.telemetry.recorder`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from contracts.events import Attribution, Outcome, UsageEvent
+from policy.decide import Caller, Route
+from policy.providers.profile import Endpoint
+
+FREE_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "upstream_fault", "provider_error"})
+"""a refused or failed exchange costs nothing (reference: Cartesia pricing, "errors consume no credits")"""
+
+FaultPhase: TypeAlias = Literal["", "guard", "resolve", "connect", "tls", "send", "head", "body", "internal"]
+"""where a fault struck; empty: none did"""
+
+ClosedBy: TypeAlias = Literal["", "client", "provider", "gateway"]
+
+
+class Tally:
+    """The usage of one key: an exchange, or one context on a multiplexed socket.
+
+    Counts one request at its birth. Quantities are added as they are sent; `delta` and `final` make the events, each with
+    the next sequence number, so that their units add up to what is owed.
+    """
+
+    __slots__ = ("_published", "_seq", "_totals", "_units_of_provider", "key", "metadata", "pod", "to")
+
+    def __init__(self, key: str, to: Attribution, pod: str, metadata: Mapping[str, str] | None = None) -> None:
+        self.key = key
+        self.to = to
+        self.pod = pod
+        self.metadata = dict(metadata) if metadata else {}
+        self._seq = 0
+        self._totals: dict[str, int] = {"requests": 1}
+        self._published: dict[str, int] = {}
+        self._units_of_provider: dict[str, int] = {}
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Return what was counted so far, unit to quantity."""
+        return self._totals
+
+    @property
+    def is_admitted(self) -> bool:
+        """Tell whether a first delta was made, that is, whether the spool holds this key open."""
+        return self._seq > 0
+
+    def add(self, unit: str, quantity: int) -> None:
+        """Count a quantity, in the unit's own measure (see contracts.events.UNITS)."""
+        self._totals[unit] = self._totals.get(unit, 0) + quantity
+
+    def provider_said(self, unit: str, quantity: int) -> None:
+        """Keep a figure of the provider's own, to stand beside ours in the final event."""
+        self._units_of_provider[unit] = quantity
+
+    def delta(self, now_ms: int) -> UsageEvent | None:
+        """Return an event with what was added since the one before; None if nothing was."""
+        units = self._since(self._totals)
+        return self._event(now_ms, units) if units else None
+
+    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None) -> UsageEvent:
+        """Return the last event, with totals.
+
+        is_owed: None decides by the outcome; True keeps the count of an exchange that failed after the provider had begun
+        to answer it. What is not owed is taken back by a negative delta, so that the events add up to nothing.
+        """
+        if is_owed is None:
+            is_owed = outcome not in FREE_OUTCOMES
+        owed = dict(self._totals) if is_owed else {}
+        return self._event(now_ms, self._since(owed), owed, outcome)
+
+    def _since(self, totals: Mapping[str, int]) -> dict[str, int]:
+        published = self._published
+        changed = {unit: quantity - published.get(unit, 0) for unit, quantity in totals.items()}
+        changed |= {unit: -quantity for unit, quantity in published.items() if unit not in totals}
+        return {unit: quantity for unit, quantity in changed.items() if quantity}
+
+    def _event(
+        self, now_ms: int, units: dict[str, int], totals: dict[str, int] | None = None, outcome: Outcome | None = None
+    ) -> UsageEvent:
+        seq = self._seq
+        self._seq = seq + 1
+        for unit, quantity in units.items():
+            self._published[unit] = self._published.get(unit, 0) + quantity
+        return UsageEvent(
+            id=f"{self.key}:{seq}",
+            key=self.key,
+            seq=seq,
+            is_final=outcome is not None,
+            at_ms=now_ms,
+            pod=self.pod,
+            to=self.to,
+            units=units,
+            totals=totals or {},
+            provider_units=self._units_of_provider if outcome is not None else {},
+            outcome=outcome,
+            metadata=self.metadata,
+        )
+
+
+@dataclass(slots=True)
+class Settled:
+    """One exchange, from its admission to its end: an HTTP request, or a WebSocket session with its handshake.
+
+    The edge makes it with the head and fills it on the way; whatever stays empty did not happen. Times are Unix seconds,
+    0.0 means never; `request_id` is the exchange's id everywhere. Never holds a token or credential; `transcript` is for
+    the keyed hash alone.
+    """
+
+    request_id: str
+    started_at: float
+    """the head was complete"""
+    method: str
+    is_websocket: bool = False
+    caller: Caller | None = None
+    endpoint: Endpoint | None = None
+    route: Route | None = None
+    tally: Tally | None = None
+    """the exchange's own usage; sessions whose contexts are counted one by one leave it None"""
+    traceparent: bytes | None = None
+    tracestate: bytes = b""
+    peer: str = ""
+
+    outcome: Outcome = "completed"
+    reason: str = ""
+    """a refusal's or an ending's reason, as answered"""
+    fault_phase: FaultPhase = ""
+    anything_sent: bool = False
+    """some byte of this exchange reached the provider's connection"""
+    is_owed: bool | None = None
+    """see Tally.final"""
+    status: int = 0
+    """answered to the client; 101 for a session"""
+    upstream_status: int = 0
+    upstream_request_id: str = ""
+
+    credential_asked_at: float = 0.0
+    credential_opened_at: float = 0.0
+    dial_started_at: float = 0.0
+    """0.0 with `sent_at` set: a pooled connection was used"""
+    dialled_at: float = 0.0
+    sent_at: float = 0.0
+    """the head left for the provider"""
+    request_ended_at: float = 0.0
+    """the last request byte left for the provider; ttfb and ttfa count from here"""
+    first_byte_at: float = 0.0
+    first_audio_at: float = 0.0
+    ended_at: float = 0.0
+    largest_audio_gap: float = 0.0
+    """seconds between two arrivals of audio"""
+
+    bytes_from_client: int = 0
+    bytes_to_client: int = 0
+    messages_from_client: int = 0
+    messages_to_client: int = 0
+    contexts: int = 0
+    contexts_refused: int = 0
+
+    voice: str = ""
+    characters: int = 0
+    transcript: str = field(default="", repr=False)
+
+    closed_by: ClosedBy = ""
+    close_code: int = 0
+
+
+@dataclass(slots=True)
+class SettledContext:
+    """One context of a multiplexed socket, at its end. Times are Unix seconds, 0.0 means never."""
+
+    session: Settled
+    tally: Tally
+    started_at: float
+    """its first message was admitted"""
+    outcome: Outcome = "completed"
+    reason: str = ""
+    is_owed: bool | None = None
+    text_ended_at: float = 0.0
+    """its last message that speaks left for the provider; ttfa counts from the first one, `started_at`"""
+    first_audio_at: float = 0.0
+    ended_at: float = 0.0
+    largest_audio_gap: float = 0.0
+    model: str = ""
+    voice: str = ""
+    characters: int = 0
+    transcript: str = field(default="", repr=False)

@@ -1,0 +1,143 @@
+"""Usage events are deltas that add up to what is owed."""
+
+from contracts import codec, events
+from contracts.events import Attribution
+from policy.journal import Journal
+from policy.usage import Tally
+
+TO = Attribution(
+    workspace="acme",
+    principal="ada",
+    principal_kind="user",
+    account="a1",
+    provider="cartesia",
+    model="sonic-3",
+    operation="tts",
+    endpoint="tts.bytes",
+)
+
+
+def tally() -> Tally:
+    return Tally("r1", TO, "pod-1", {"call": "17"})
+
+
+def test_the_first_delta_counts_one_request_and_what_was_added() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+
+    delta = counted.delta(1000)
+
+    assert delta is not None
+    assert (delta.id, delta.key, delta.seq, delta.is_final) == ("r1:0", "r1", 0, False)
+    assert delta.units == {"requests": 1, "characters": 42}
+    assert delta.metadata == {"call": "17"}
+
+
+def test_nothing_added_makes_no_delta() -> None:
+    counted = tally()
+    counted.delta(1000)
+
+    assert counted.delta(2000) is None
+
+
+def test_a_completed_exchange_ends_with_its_totals() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    counted.delta(1000)
+    counted.add("audio_out_ms", 900)
+
+    final = counted.final("completed", 2000)
+
+    assert (final.id, final.is_final, final.outcome) == ("r1:1", True, "completed")
+    assert final.units == {"audio_out_ms": 900}
+    assert final.totals == {"requests": 1, "characters": 42, "audio_out_ms": 900}
+
+
+def test_a_provider_error_takes_back_what_was_counted() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    counted.delta(1000)
+
+    final = counted.final("provider_error", 2000)
+
+    assert final.units == {"requests": -1, "characters": -42}
+    assert final.totals == {}
+
+
+def test_a_failure_before_the_first_delta_counts_nothing() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+
+    assert counted.final("upstream_fault", 2000).units == {}
+
+
+def test_a_fault_after_the_answer_began_is_owed_when_the_edge_says_so() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    counted.delta(1000)
+
+    assert counted.final("upstream_fault", 2000, is_owed=True).totals == {"requests": 1, "characters": 42}
+
+
+def test_figures_of_the_provider_stand_beside_ours_on_the_final_event() -> None:
+    counted = tally()
+    counted.provider_said("audio_in_ms", 1500)
+
+    assert counted.delta(1000).provider_units == {}  # type: ignore[union-attr]
+    assert counted.final("completed", 2000).provider_units == {"audio_in_ms": 1500}
+
+
+def test_a_lost_key_is_settled_with_what_was_sent() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    journal = Journal()
+    first = counted.delta(1000)
+    assert first is not None
+    journal.note(first)
+    counted.add("characters", 8)
+    second = counted.delta(2000)
+    assert second is not None
+    journal.note(second)
+    journal.note(second)
+
+    [open_key] = journal
+    lost = open_key.lost()
+
+    assert (lost.id, lost.outcome, lost.units, lost.at_ms) == ("r1:2", "gateway_lost", {}, 2000)
+    assert lost.totals == {"requests": 1, "characters": 50}
+    assert lost.metadata == {"call": "17"}
+
+
+def test_a_carried_event_opens_the_key_as_it_was() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    first = counted.delta(1000)
+    assert first is not None
+    before = Journal()
+    before.note(first)
+    after = Journal()
+    [known] = before
+
+    after.note(known.carried())
+
+    [carried] = after
+    assert carried.lost() == known.lost()
+
+
+def test_a_final_event_closes_its_key() -> None:
+    counted = tally()
+    journal = Journal()
+    first = counted.delta(1000)
+    assert first is not None
+    journal.note(first)
+
+    journal.note(counted.final("completed", 2000))
+
+    assert len(journal) == 0
+
+
+def test_a_message_carries_one_event_or_many() -> None:
+    first, second = tally().final("completed", 1), tally().final("cancelled", 2)
+
+    assert events.usage_events(codec.encode(first)) == (first,)
+    assert events.usage_events(events.batch_of([codec.encode(first), codec.encode(second)])) == (first, second)
