@@ -73,6 +73,13 @@ class Child:
             process.kill()
             return process.wait()
 
+    def wait(self, deadline_seconds: float) -> int:
+        """Return the exit status of a process that ends by itself; fail at the deadline."""
+        assert self._process is not None
+        status = self._process.wait(deadline_seconds)
+        self._process = None
+        return status
+
     def kill(self) -> None:
         """End it as `kill -9` does."""
         assert self._process is not None

@@ -17,9 +17,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
+import clickhouse_connect
+import clickhouse_connect.driver.client
 import nats
 import nats.aio.client
 import nkeys
@@ -28,6 +30,7 @@ import pytest_asyncio
 
 from contracts.secret import Secret
 from contracts.subjects import ROLES, Permissions
+from glottis.embedded.clickhouse import HOST, USER, Clickhouse
 from glottis.embedded.nats import Nats, NatsUser, locate_program
 from glottis.embedded.postgres import (
     APPLICATION_ROLE,
@@ -190,3 +193,68 @@ async def nats_account(nats_pool: list[NatsAccount]) -> AsyncIterator[NatsAccoun
             await streams.delete_stream(stream.config.name)
         await client.close()
         nats_pool.append(account)
+
+
+@contextmanager
+def clickhouse_server(folder: Path, *, port: int | None = None) -> Iterator[tuple[Clickhouse, Child]]:
+    """A running ClickHouse with its data in `folder`; an existing one is taken up again."""
+    password_file = folder / "clickhouse-password"
+    password_file.write_bytes(PASSWORD.reveal())
+    server = Clickhouse(
+        home=folder / "clickhouse",
+        port=port or free_port(),
+        password_file=password_file,
+        environment={**environment(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+    )
+    with Child(server.command(), folder / "clickhouse.log") as child:
+        child.wait_until(server.is_ready)
+        yield server, child
+
+
+@dataclass(frozen=True)
+class ClickhouseDatabase:
+    """An empty ClickHouse database; url: http://host:port; password_file: for settings that want a file."""
+
+    name: str
+    url: str
+    port: int
+    user: str
+    password: Secret
+    password_file: Path
+
+    def client(self, **options: Any) -> clickhouse_connect.driver.client.Client:
+        """clickhouse-connect's real HTTP client on this database, with further options of its own (hence Any)."""
+        return clickhouse_connect.get_client(
+            host=HOST,
+            port=self.port,
+            username=self.user,
+            password=self.password.reveal().decode(),
+            **{"database": self.name, **options},
+        )
+
+
+@pytest.fixture(scope="session")
+def clickhouse() -> Iterator[Clickhouse]:
+    """The session's ClickHouse server."""
+    with service_folder("clickhouse") as folder, clickhouse_server(folder) as (server, _):
+        yield server
+
+
+@pytest.fixture
+def clickhouse_database(clickhouse: Clickhouse) -> Iterator[ClickhouseDatabase]:
+    """An empty database of this test's own."""
+    database = ClickhouseDatabase(
+        name=f"test_{secrets.token_hex(6)}",
+        url=clickhouse.url,
+        port=clickhouse.port,
+        user=USER,
+        password=PASSWORD,
+        password_file=clickhouse.password_file,
+    )
+    admin = database.client(database="default")
+    admin.command(f"CREATE DATABASE {database.name}")
+    try:
+        yield database
+    finally:
+        admin.command(f"DROP DATABASE {database.name}")
+        admin.close()

@@ -1,0 +1,93 @@
+"""The command line: `glottis COMMAND`. Each command imports its own process, so that an image needs only one extra.
+
+Nothing here knows how a process works. `SetupError`s end as two lines and exit status 2; a missing extra is told with
+the pip command that brings it. Every process reads its settings from the environment: docs/operations.md lists them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+import click
+
+from glottis.errors import SetupError
+from glottis.extras import missing_extra
+
+SETUP_STATUS: Final = 2
+"""the exit status of a SetupError, as of a wrong option"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lazy:
+    """A command that is imported when it is used: where it is, which extra it needs, what `--help` says of it."""
+
+    module: str
+    name: str
+    extra: str
+    help: str
+
+
+_COMMANDS: Final = {
+    "up": _Lazy("glottis.commands.up", "up", "all-in-one", "Run everything on this machine."),
+    "demo": _Lazy("glottis.commands.demo", "demo", "all-in-one", "Run everything and speak through it."),
+    "apply": _Lazy("glottis.commands.apply", "apply", "control-plane", "Apply a workspace.yaml."),
+    "tokens": _Lazy("glottis.commands.tokens", "tokens", "control-plane", "Mint, list and revoke access tokens."),
+    "usage": _Lazy("glottis.commands.usage", "usage", "control-plane", "Show what was used and what it cost."),
+    "gateway": _Lazy("glottis.commands.processes", "gateway", "gateway", "Run the data plane."),
+    "control-plane": _Lazy("glottis.commands.processes", "control_plane", "control-plane", "Run the control plane."),
+    "migrate": _Lazy("glottis.commands.processes", "migrate", "control-plane", "Bring the databases up to date."),
+    "aggregator": _Lazy("glottis.commands.processes", "aggregator", "aggregator", "Run the usage aggregator."),
+    "exporter": _Lazy("glottis.commands.processes", "exporter", "exporter", "Run the OTLP exporter."),
+    "kokoro": _Lazy("glottis.commands.processes", "kokoro", "kokoro", "Run the Kokoro speech backend."),
+    "clickhouse": _Lazy("glottis.commands.processes", "clickhouse", "all-in-one", "Run the embedded ClickHouse."),
+}
+
+
+class _Commands(click.Group):
+    """The group of lazily imported commands."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = _COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        with missing_extra(lazy.extra, f"glottis {cmd_name}"):
+            command: click.Command = getattr(importlib.import_module(lazy.module), lazy.name)
+        return command
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        # From the table, so that `--help` imports nothing.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("glottis"), message="glottis %(version)s")
+def glottis() -> None:
+    """Glottis: a governance gateway for voice.
+
+    `glottis up` runs everything on this machine; `glottis demo` speaks through it. The other processes are for
+    deployments that run each part on its own.
+    """
+
+
+def main() -> None:
+    """The console script. Exit status: the command's own; 2 for a wrong option or a SetupError."""
+    try:
+        status = glottis.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SetupError as error:
+        click.secho(f"glottis: {error.what}", fg="red", err=True)
+        click.echo(f"         {error.to_do}", err=True)
+        sys.exit(SETUP_STATUS)
+    sys.exit(status if isinstance(status, int) else 0)
