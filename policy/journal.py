@@ -13,9 +13,11 @@ from contracts.events import Attribution, UsageEvent
 class OpenKey:
     """What is known of a key whose final event was not seen: totals so far, and what its next event needs."""
 
-    __slots__ = ("at_ms", "key", "metadata", "next_seq", "pod", "to", "totals")
+    __slots__ = ("at_ms", "key", "metadata", "next_seq", "pod", "position", "to", "totals")
 
-    def __init__(self, event: UsageEvent) -> None:
+    def __init__(self, event: UsageEvent, position: int) -> None:
+        self.position = position
+        """where the keeper of the journal wrote the oldest event that the totals need"""
         self.key = event.key
         self.to: Attribution = event.to
         self.pod = event.pod
@@ -62,19 +64,28 @@ class OpenKey:
 
 
 class Journal:
-    """The open keys, in the order in which they were opened."""
+    """The open keys, in the order of their positions."""
 
     def __init__(self) -> None:
         self._open: dict[str, OpenKey] = {}
 
-    def note(self, event: UsageEvent) -> None:
-        """Take in the next event that was written."""
+    def note(self, event: UsageEvent, position: int = 0) -> None:
+        """Take in the next event that was written; position: where, growing from event to event."""
         if event.is_final:
             self._open.pop(event.key, None)
         elif (known := self._open.get(event.key)) is not None:
             known.note(event)
         else:
-            self._open[event.key] = OpenKey(event)
+            self._open[event.key] = OpenKey(event, position)
+
+    def restore(self, carried: UsageEvent, position: int) -> None:
+        """Take an event that `OpenKey.carried` made in place of all that is known of its key."""
+        self._open.pop(carried.key, None)
+        self._open[carried.key] = OpenKey(carried, position)
+
+    def oldest(self) -> OpenKey | None:
+        """Return the open key with the lowest position; None if all are closed."""
+        return next(iter(self._open.values()), None)
 
     def get(self, key: str) -> OpenKey | None:
         """Return the open key of this name; None if it is closed or was never seen."""

@@ -16,8 +16,10 @@ from policy.providers.profile import Endpoint
 FREE_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "upstream_fault", "provider_error"})
 """a refused or failed exchange costs nothing (reference: Cartesia pricing, "errors consume no credits")"""
 
-FaultPhase: TypeAlias = Literal["", "guard", "resolve", "connect", "tls", "send", "head", "body", "internal"]
-"""where a fault struck; empty: none did"""
+FaultPhase: TypeAlias = Literal[
+    "", "credential", "resolve", "guard", "connect", "tls", "send", "response_head", "response_body", "internal"
+]
+"""how far an exchange came when something failed; empty: nothing did"""
 
 ClosedBy: TypeAlias = Literal["", "client", "provider", "gateway"]
 

@@ -118,7 +118,7 @@ def test_a_carried_event_opens_the_key_as_it_was() -> None:
     after = Journal()
     [known] = before
 
-    after.note(known.carried())
+    after.restore(known.carried(), 7)
 
     [carried] = after
     assert carried.lost() == known.lost()

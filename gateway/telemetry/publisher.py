@@ -1,0 +1,144 @@
+"""Empties the spool into JetStream, batch by batch; what was acknowledged leaves the spool, nothing else does.
+
+A batch is cut from the oldest events of a ring and becomes one message a subject, each with a message id of its own, so
+that the stream drops what it already has. A batch that fails is tried again as it was, with back-off, for ever; meanwhile
+the spool fills. Knows nothing of what events mean. Read next: `control_plane.aggregator`, which reads the other end.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Protocol
+
+import nats.errors
+import nats.js.errors
+import structlog
+
+from contracts import subjects
+from contracts.events import batch_of
+from gateway.telemetry.spool import Kind, Spool, SpooledRing, Waiting
+
+_log = structlog.get_logger("gateway.telemetry.publisher")
+
+_EVENTS_A_BATCH = 256
+"""about half a millisecond of the event loop"""
+_BYTES_A_MESSAGE = 256 * 1024
+_LINGER_SECONDS = 0.02
+_BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One JetStream message. `id`: the same for the same events of the same spool file."""
+
+    subject: str
+    id: str
+    payload: bytes
+    events: int
+
+
+class Stream(Protocol):
+    """The other end: resolves when the stream has stored the message."""
+
+    def __call__(self, message: Message) -> Awaitable[None]: ...
+
+
+class Publisher:
+    """Publishes from a spool. `on_published`, `on_failed`: told how many events, and the kind of failure."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        stream: Stream,
+        on_published: Callable[[int], None] = lambda _: None,
+        on_failed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._spool = spool
+        self._stream = stream
+        self._on_published = on_published
+        self._on_failed = on_failed
+        self._something = asyncio.Event()
+        self._is_drained = asyncio.Event()
+        spool.on_offer = self._something.set
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            self._something.clear()
+            for ring in self._spool.rings:
+                while await self._publish_batch(ring):
+                    pass
+            self._spool.tidy()
+            if not self._spool.unpublished:  # tidying writes what a dead predecessor left open
+                self._is_drained.set()
+                await self._something.wait()
+            await asyncio.sleep(_LINGER_SECONDS)
+
+    async def flush(self, deadline_seconds: float) -> bool:
+        """Wait until everything was published or the deadline passed; return whether all was. `run` must be running."""
+        self._is_drained.clear()
+        self._something.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_drained.wait(), deadline_seconds)
+        return not self._spool.unpublished
+
+    async def _publish_batch(self, ring: SpooledRing) -> bool:
+        batch: list[Waiting] = []
+        for event in ring.waiting():
+            batch.append(event)
+            if len(batch) == _EVENTS_A_BATCH:
+                break
+        if not batch:
+            return False
+        messages = _messages(ring, batch)
+        attempt = 0
+        while True:
+            results = await asyncio.gather(*(self._stream(message) for message in messages), return_exceptions=True)
+            faults = [result for result in results if isinstance(result, BaseException)]
+            messages = [message for message, result in zip(messages, results, strict=True) if result is not None]
+            if not faults:
+                break
+            for fault in faults:
+                if not isinstance(fault, Exception):
+                    raise fault
+            if attempt == 0:
+                _log.warning("events not published, will retry", error=type(faults[0]).__name__, messages=len(messages))
+            self._on_failed(_kind_of(faults[0]))
+            pause = _BACK_OFF_SECONDS[min(attempt, len(_BACK_OFF_SECONDS) - 1)]
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            attempt += 1
+        ring.published_to(batch[-1].end)
+        self._on_published(len(batch))
+        return True
+
+
+def _messages(ring: SpooledRing, batch: list[Waiting]) -> list[Message]:
+    by_subject: dict[str, list[Waiting]] = {}
+    for event in batch:
+        subject = (subjects.usage_subject if event.kind == Kind.USAGE else subjects.spans_subject)(event.workspace)
+        by_subject.setdefault(subject, []).append(event)
+    messages = []
+    for subject, events in by_subject.items():
+        sizes = 0
+        shares = []
+        for event in events:
+            shares.append((sizes // _BYTES_A_MESSAGE, event))
+            sizes += len(event.encoded)
+        for _, share in groupby(shares, key=itemgetter(0)):
+            of_one = [event for _, event in share]
+            # The file's name and the first position name the events: a cut made anew begins where this one does.
+            message_id = f"{ring.ring.path.stem}:{of_one[0].position}:{len(of_one)}"
+            messages.append(Message(subject, message_id, batch_of(event.encoded for event in of_one), len(of_one)))
+    return messages
+
+
+def _kind_of(fault: BaseException) -> str:
+    if isinstance(fault, nats.js.errors.APIError):
+        return "refused"
+    if isinstance(fault, TimeoutError | nats.errors.TimeoutError):
+        return "timeout"
+    return "disconnected"

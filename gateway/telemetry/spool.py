@@ -1,0 +1,245 @@
+"""Where events wait until the bus has them: they survive the process, and writing one neither blocks nor raises.
+
+`Spool` is what the recorder writes to. It holds one ring file of its own and, until they are empty, the rings that dead
+predecessors left in the same folder; keys that these left open are settled as `gateway_lost`. Admission is an ordinary
+delta written before the text's bytes leave: the ring keeps every key open until its final event, however long that takes.
+Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.journal` for what is open.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from contracts import codec
+from contracts.events import SpanEvent, UsageEvent
+from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
+from policy.journal import Journal
+
+_log = structlog.get_logger("gateway.telemetry.spool")
+
+_SUFFIX = ".spool"
+
+
+class Kind(IntEnum):
+    """What a record holds: an encoded event, after one byte of workspace length and the workspace."""
+
+    USAGE = 1
+    SPANS = 2
+    CARRIED = 3
+    """an open key's totals so far, written anew so that its old records can go; never published"""
+
+
+class Sink(Protocol):
+    """Where the recorder puts events. Neither method blocks or raises; False: it was not kept."""
+
+    def offer_usage(self, event: UsageEvent) -> bool: ...
+
+    def offer_spans(self, event: SpanEvent) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One event that is to be published. `end`: the position after it, in its ring."""
+
+    position: int
+    end: int
+    kind: Kind
+    workspace: str
+    encoded: bytes
+
+
+class SpooledRing:
+    """A ring with what must be known of it in memory: its open keys."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.journal = Journal()
+        for record in ring.records(ring.tail):
+            self._note(record)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing waits to be published and no key is open."""
+        return self.ring.published >= self.ring.head and not len(self.journal)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Yield what is to be published, oldest first."""
+        for record in self.ring.records(self.ring.published):
+            if record.kind != Kind.CARRIED:
+                workspace, encoded = _parts(record.payload)
+                yield Waiting(record.position, record.end, Kind(record.kind), workspace, encoded)
+
+    def offer_usage(self, event: UsageEvent) -> bool:
+        """Write a usage event; False if there is no room."""
+        position = self.ring.append(Kind.USAGE, _payload(event.to.workspace, codec.encode(event)))
+        if position is None:
+            return False
+        self.journal.note(event, position)
+        return True
+
+    def published_to(self, position: int) -> None:
+        """Record that everything before this position was published, and give back the room that nothing needs."""
+        ring = self.ring
+        # Past half, a key that stays open (a call of an hour) must not hold up all that came after it.
+        while ring.used > ring.capacity // 2 and (oldest := self.journal.oldest()) and oldest.position < position:
+            carried = oldest.carried()
+            moved = ring.append(Kind.CARRIED, _payload(carried.to.workspace, codec.encode(carried)))
+            if moved is None:
+                break
+            self.journal.restore(carried, moved)
+            ring.tail = min(position, self._needed_from())
+        while (record := ring.read(position)) is not None and record.kind == Kind.CARRIED:
+            position = record.end
+        ring.release(position, min(position, self._needed_from()))
+
+    def settle_lost(self) -> int:
+        """Settle as many open keys of the dead writer as there is room for; return how many stay open."""
+        for key in self.journal:
+            if not self.offer_usage(key.lost()):
+                break
+        return len(self.journal)
+
+    def _needed_from(self) -> int:
+        oldest = self.journal.oldest()
+        return self.ring.head if oldest is None else oldest.position
+
+    def _note(self, record: Record) -> None:
+        if record.kind == Kind.SPANS:
+            return
+        event = codec.decode(_parts(record.payload)[1], UsageEvent)
+        if record.kind == Kind.CARRIED:
+            self.journal.restore(event, record.position)
+        else:
+            self.journal.note(event, record.position)
+
+
+class Spool:
+    """The process's spool. Implements Sink."""
+
+    def __init__(
+        self,
+        own: SpooledRing,
+        inherited: list[SpooledRing],
+        on_drop: Callable[[Kind], None] = lambda _: None,
+    ) -> None:
+        self._own = own
+        self._inherited = inherited
+        self._on_drop = on_drop
+        self._spans_reserve = own.ring.capacity // 4
+        self._is_full = False
+        self.on_offer: Callable[[], None] = lambda: None
+        """called after something was written; the publisher wakes by it"""
+
+    @classmethod
+    def open(cls, folder: Path, capacity: int, name: str, on_drop: Callable[[Kind], None] = lambda _: None) -> "Spool":
+        """Return the process's spool in this folder, with what dead predecessors left there.
+
+        A predecessor's ring of the same size is taken up and written on, so that restarts in a row need no more room;
+        name: a unique name for a new file. Raises RingUnusable.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files = sorted(folder.glob("*" + _SUFFIX))
+        except OSError as fault:
+            raise RingUnusable(f"Cannot use {folder} for the spool: {fault.strerror}. Name another folder.") from fault
+        inherited = [SpooledRing(ring) for ring in map(_taken_up, files) if ring is not None]
+        left_open = sum(len(ring.journal) for ring in inherited)
+        still_open = sum(ring.settle_lost() for ring in inherited)
+        if left_open:
+            _log.warning("lost exchanges settled", settled=left_open - still_open, still_open=still_open)
+        capacity = rounded(capacity)
+        own = next((ring for ring in inherited if ring.ring.capacity == capacity and not len(ring.journal)), None)
+        if own is None:
+            own = SpooledRing(Ring.create(folder / (name + _SUFFIX), capacity))
+        else:
+            inherited.remove(own)
+        return cls(own, inherited, on_drop)
+
+    @property
+    def rings(self) -> tuple[SpooledRing, ...]:
+        """Return the rings to publish from: inherited ones first, the own one last."""
+        return (*self._inherited, self._own)
+
+    @property
+    def used(self) -> int:
+        """Return how many bytes are taken in all rings."""
+        return sum(ring.ring.used for ring in self.rings)
+
+    @property
+    def capacity(self) -> int:
+        """Return how many bytes the own ring holds."""
+        return self._own.ring.capacity
+
+    @property
+    def unpublished(self) -> int:
+        """Return how many bytes wait to be published."""
+        return sum(ring.ring.head - ring.ring.published for ring in self.rings)
+
+    @property
+    def open_keys(self) -> int:
+        """Return how many keys wait for their final event."""
+        return sum(len(ring.journal) for ring in self.rings)
+
+    def offer_usage(self, event: UsageEvent) -> bool:
+        """Write a usage event; False, counted and logged, if the spool is full."""
+        if self._own.offer_usage(event):
+            self.on_offer()
+            return True
+        return self._dropped(Kind.USAGE)
+
+    def offer_spans(self, event: SpanEvent) -> bool:
+        """Write a span event; False if it would take the last quarter, which is kept for what costs money."""
+        payload = _payload(event.workspace, codec.encode(event))
+        if self._own.ring.append(Kind.SPANS, payload, self._spans_reserve) is not None:
+            self.on_offer()
+            return True
+        return self._dropped(Kind.SPANS)
+
+    def tidy(self) -> None:
+        """Settle what inherited rings still hold open, and remove those that are empty."""
+        if self._is_full and self._own.ring.used < self.capacity // 2:
+            self._is_full = False
+        for ring in list(self._inherited):
+            ring.settle_lost()
+            if ring.is_empty:
+                ring.ring.close(remove=True)
+                self._inherited.remove(ring)
+
+    def close(self) -> None:
+        """Close every ring; an empty own one is removed, the others wait for a successor."""
+        for ring in self.rings:
+            ring.ring.close(remove=ring.is_empty)
+
+    def _dropped(self, kind: Kind) -> bool:
+        self._on_drop(kind)
+        if not self._is_full:
+            self._is_full = True
+            _log.error("spool full, events are lost", kind=kind.name.lower(), used=self.used, capacity=self.capacity)
+        return False
+
+
+def spool_files(folder: Path) -> list[Path]:
+    """Return the spool files of a folder, for inspection."""
+    return sorted(folder.glob("*" + _SUFFIX))
+
+
+def _taken_up(path: Path) -> Ring | None:
+    try:
+        return Ring.take_up(path)
+    except RingUnusable as fault:
+        _log.error("spool file left alone", file=path.name, why=str(fault))
+        return None
+
+
+def _payload(workspace: str, encoded: bytes) -> bytes:
+    name = workspace.encode()[:255]
+    return b"%c%b%b" % (len(name), name, encoded)
+
+
+def _parts(payload: bytes) -> tuple[str, bytes]:
+    end = 1 + payload[0]
+    return payload[1:end].decode(), payload[end:]

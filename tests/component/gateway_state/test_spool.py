@@ -1,0 +1,222 @@
+"""The spool: what was written is read back, whatever ended the writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contracts import codec
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from gateway.telemetry.ring import Ring, RingUnusable
+from gateway.telemetry.spool import Kind, Spool
+from policy.usage import Tally
+
+CAPACITY = 64 * 1024
+TO = Attribution(
+    workspace="acme",
+    principal="ada",
+    principal_kind="user",
+    account="a1",
+    provider="cartesia",
+    operation="tts",
+    endpoint="tts.bytes",
+)
+
+
+def opened(folder: Path, name: str = "one") -> Spool:
+    return Spool.open(folder, CAPACITY, name)
+
+
+def abandoned(spool: Spool) -> None:
+    """End the spool as a kill does: the lock goes, nothing is tidied."""
+    for ring in spool.rings:
+        ring.ring.close()
+
+
+def waiting(spool: Spool) -> list[UsageEvent]:
+    return [
+        codec.decode(event.encoded, UsageEvent) for ring in spool.rings for event in ring.waiting() if event.kind == Kind.USAGE
+    ]
+
+
+def admitted(spool: Spool, key: str, characters: int = 42) -> Tally:
+    tally = Tally(key, TO, "pod-1")
+    tally.add("characters", characters)
+    delta = tally.delta(1000)
+    assert delta is not None
+    spool.offer_usage(delta)
+    return tally
+
+
+def span_event(number: int) -> SpanEvent:
+    span = Span(span_id="1", name="x", start_ns=1, end_ns=2, attributes={"filler": "x" * 800})
+    return SpanEvent(id=str(number), workspace="acme", pod="pod-1", trace_id="1", spans=(span,))
+
+
+def test_what_was_written_waits_in_order(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    first = admitted(spool, "r1")
+    spool.offer_usage(first.final("completed", 2000))
+
+    assert [event.id for event in waiting(spool)] == ["r1:0", "r1:1"]
+
+
+def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    admitted(dead, "r1", 7)
+    admitted(dead, "r2").final("completed", 2000)
+    abandoned(dead)
+
+    events = waiting(opened(tmp_path, "two"))
+
+    assert [event.id for event in events] == ["r1:0", "r2:0", "r1:1", "r2:1"]
+    assert [(event.outcome, event.totals) for event in events[2:]] == [
+        ("gateway_lost", {"requests": 1, "characters": 7}),
+        ("gateway_lost", {"requests": 1, "characters": 42}),
+    ]
+
+
+def test_a_settled_exchange_is_not_settled_again(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    dead.offer_usage(admitted(dead, "r1").final("completed", 2000))
+    abandoned(dead)
+
+    assert [event.outcome for event in waiting(opened(tmp_path, "two"))] == [None, "completed"]
+
+
+def test_what_was_published_is_not_published_again_but_its_key_stays_open(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    admitted(dead, "r1")
+    [ring] = dead.rings
+    ring.published_to(ring.ring.head)
+    abandoned(dead)
+
+    [lost] = waiting(opened(tmp_path, "two"))
+
+    assert (lost.id, lost.outcome, lost.totals) == ("r1:1", "gateway_lost", {"requests": 1, "characters": 42})
+
+
+def test_a_restart_goes_on_in_the_file_of_its_predecessor(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    admitted(dead, "r1")
+    abandoned(dead)
+
+    opened(tmp_path, "two")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["one.spool"]
+
+
+def test_a_living_gateways_file_is_left_alone(tmp_path: Path) -> None:
+    living = opened(tmp_path)
+    admitted(living, "r1")
+
+    assert waiting(opened(tmp_path, "two")) == []
+
+
+def test_inherited_files_go_when_they_are_empty(tmp_path: Path) -> None:
+    first, second = opened(tmp_path, "one"), opened(tmp_path, "two")
+    admitted(first, "r1")
+    admitted(second, "r2")
+    abandoned(first)
+    abandoned(second)
+
+    spool = opened(tmp_path, "three")
+    for ring in spool.rings:
+        ring.published_to(ring.ring.head)
+    spool.tidy()
+
+    assert len(list(tmp_path.iterdir())) == 1
+    assert spool.unpublished == 0
+
+
+def test_a_clean_end_with_nothing_waiting_leaves_no_file(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.offer_usage(admitted(spool, "r1").final("completed", 2000))
+    [ring] = spool.rings
+    ring.published_to(ring.ring.head)
+
+    spool.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_spool_drops_and_counts_and_keeps_room_for_usage(tmp_path: Path) -> None:
+    dropped: list[Kind] = []
+    spool = Spool.open(tmp_path, CAPACITY, "one", dropped.append)
+    while spool.offer_spans(span_event(1)):
+        pass
+
+    admitted(spool, "r1")
+
+    assert dropped == [Kind.SPANS]
+    assert [event.id for event in waiting(spool)] == ["r1:0"]
+
+
+def test_usage_that_finds_no_room_is_counted(tmp_path: Path) -> None:
+    dropped: list[Kind] = []
+    spool = Spool.open(tmp_path, CAPACITY, "one", dropped.append)
+    for number in range(400):
+        admitted(spool, f"r{number}")
+
+    assert set(dropped) == {Kind.USAGE}
+    assert len(waiting(spool)) + len(dropped) == 400
+
+
+def test_a_call_of_an_hour_does_not_hold_up_what_comes_after_it(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    [ring] = spool.rings
+    long_call = admitted(spool, "long", 5)
+    for number in range(2000):
+        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+        ring.published_to(ring.ring.head)
+    abandoned(spool)
+
+    [lost] = waiting(opened(tmp_path, "two"))
+
+    assert (lost.key, lost.totals) == ("long", {"requests": 1, "characters": 5})
+    assert long_call.final("completed", 3000).id == lost.id
+
+
+def test_a_damaged_record_ends_what_is_read(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    admitted(dead, "r1")
+    [ring] = dead.rings
+    position = ring.ring.head
+    admitted(dead, "r2")
+    abandoned(dead)
+    path = tmp_path / "one.spool"
+    content = bytearray(path.read_bytes())
+    content[4096 + position + 40] ^= 0xFF
+    path.write_bytes(content)
+
+    assert [event.key for event in waiting(opened(tmp_path, "two"))] == ["r1", "r1"]
+
+
+def test_a_record_may_wrap_around_the_end(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path / "ring", CAPACITY)
+    ring.append(1, bytes(40_000))
+    ring.release(ring.head, ring.head)
+
+    position = ring.append(2, bytes(range(256)) * 150)
+
+    assert position is not None
+    record = ring.read(position)
+    assert record is not None
+    assert record.payload == bytes(range(256)) * 150
+
+
+def test_a_full_disk_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # /dev/full's twin for files: a limit on the size of files fails the reservation as a full disk does.
+    with pytest.raises(RingUnusable, match=r"Cannot reserve .* for the spool .* Free space there"):
+        Ring.create(tmp_path / "ring", 1 << 55)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stranger_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.spool").write_text("not a ring")
+
+    admitted(opened(tmp_path), "r1")
+
+    assert (tmp_path / "notes.spool").read_text() == "not a ring"
