@@ -288,7 +288,7 @@ console.close()
         (signal.SIGKILL, -9, ["server starts"]),
     ],
 )
-async def test_no_child_outlives_the_supervisor(stage: Stage, number: signal.Signals, status: int, notes: list[str]) -> None:
+def test_no_child_outlives_the_supervisor(stage: Stage, number: signal.Signals, status: int, notes: list[str]) -> None:
     stage.program("server")
     script = stage.folder / "supervising.py"
     script.write_text(SUPERVISING.format(path=sys.path))
