@@ -147,7 +147,15 @@ def span_events(message: bytes) -> tuple[SpanEvent, ...]:
     return _events_in(message, SpanEvent)
 
 
-def _events_in(message: bytes, shape: type[_Event]) -> tuple[_Event, ...]:
+def encoded_events(message: bytes) -> tuple[bytes | memoryview, ...]:
+    """Return the events of a message, each still encoded, so that a reader can judge them one by one.
+
+    Raises codec.Undecodable if the message is neither an event nor an array of them.
+    """
     if message[:1] != b"\xdd":
-        return (codec.decode(message, shape),)
-    return tuple(codec.decode(memoryview(event), shape) for event in codec.decode(message, tuple[msgspec.Raw, ...]))
+        return (message,)
+    return tuple(memoryview(event) for event in codec.decode(message, tuple[msgspec.Raw, ...]))
+
+
+def _events_in(message: bytes, shape: type[_Event]) -> tuple[_Event, ...]:
+    return tuple(codec.decode(event, shape) for event in encoded_events(message))
