@@ -1,0 +1,61 @@
+"""From units to money: what an event costs by the price book, unit by unit.
+
+Decimals only. Knows neither the bus nor ClickHouse. A unit without a price stays out of the result, so that it shows as
+unpriced; it is never zero. Which entry applies is `contracts.prices`' rule, here only made fast.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+
+from contracts.prices import PRICES_ARE_PER, Price, PriceBook, cost
+
+COST_SCALE = Decimal("1e-18")
+"""finest step of a stored cost; ClickHouse keeps Decimal(38, 18)"""
+_STORED = Context(prec=38)
+_LARGEST_PRICE = Decimal(1_000_000)
+
+
+@dataclass(frozen=True)
+class PricedUnits:
+    """Unit to cost and to currency, for the units that have a price; `revision` is of the book that was asked."""
+
+    costs: dict[str, Decimal]
+    currencies: dict[str, str]
+    revision: int
+
+
+class PriceIndex:
+    """A price book, ready for many questions. `refused`: how many of its entries are not usable as prices."""
+
+    def __init__(self, book: PriceBook) -> None:
+        self.revision = book.revision
+        usable = [entry for entry in book.prices if _is_usable(entry)]
+        self.refused = len(book.prices) - len(usable)
+        groups: dict[tuple[str, str, str], list[Price]] = {}
+        for entry in usable:
+            groups.setdefault((entry.workspace, entry.provider, entry.unit), []).append(entry)
+        self._groups = {group: PriceBook(revision=book.revision, prices=tuple(entries)) for group, entries in groups.items()}
+
+    def priced(
+        self, workspace: str, provider: str, account: str, model: str, units: Mapping[str, int], at_ms: int
+    ) -> PricedUnits:
+        """Return what the units cost. units: unit to quantity; at_ms: when they were measured, which decides the price."""
+        costs: dict[str, Decimal] = {}
+        currencies: dict[str, str] = {}
+        for unit, quantity in units.items():
+            group = self._groups.get((workspace, provider, unit))
+            price = None if group is None else group.price_of(workspace, provider, account, model, unit, at_ms)
+            if price is not None:
+                costs[unit] = cost(price, quantity).quantize(COST_SCALE, context=_STORED)
+                currencies[unit] = price.currency
+        return PricedUnits(costs, currencies, self.revision)
+
+
+def _is_usable(entry: Price) -> bool:
+    """Tell whether an entry can price anything: a known unit, a currency, a finite decimal of sane size, not negative."""
+    try:
+        price = Decimal(entry.price)
+    except InvalidOperation:
+        return False
+    return entry.unit in PRICES_ARE_PER and bool(entry.currency) and price.is_finite() and 0 <= price <= _LARGEST_PRICE

@@ -1,0 +1,66 @@
+"""From units to money."""
+
+from decimal import Decimal
+
+import pytest
+
+from contracts.prices import Price, PriceBook
+from control_plane.aggregator.pricing import PriceIndex
+from tests.kit.usage import price
+
+
+def costs(units: dict[str, int], *prices: Price, account: str = "a", model: str = "m", at_ms: int = 1000) -> dict[str, Decimal]:
+    """What these units cost in workspace `acme` with Kokoro."""
+    index = PriceIndex(PriceBook(revision=5, prices=prices))
+    return index.priced("acme", "kokoro", account, model, units, at_ms).costs
+
+
+def test_audio_is_priced_by_the_second_and_counted_in_milliseconds() -> None:
+    assert costs({"audio_in_ms": 1500}, price("audio_in_ms", "0.003")) == {"audio_in_ms": Decimal("0.0045")}
+
+
+def test_money_is_exact_where_floats_are_not() -> None:
+    assert costs({"characters": 3}, price("characters", "0.1")) == {"characters": Decimal("0.3")}
+    assert costs({"audio_in_ms": 1}, price("audio_in_ms", "0.000000000000001")) == {"audio_in_ms": Decimal("1e-18")}
+
+
+def test_what_is_taken_back_costs_the_negative() -> None:
+    assert costs({"characters": -7}, price("characters", "2")) == {"characters": Decimal(-14)}
+
+
+@pytest.mark.parametrize(
+    ("account", "model", "expected"),
+    [("a", "m", "4"), ("a", "other", "3"), ("b", "m", "2"), ("b", "other", "1")],
+)
+def test_an_account_beats_its_provider_and_a_model_beats_all_models(account: str, model: str, expected: str) -> None:
+    book = (
+        price("characters", "1"),
+        price("characters", "2", model="m"),
+        price("characters", "3", account="a"),
+        price("characters", "4", account="a", model="m"),
+    )
+    assert costs({"characters": 1}, *book, account=account, model=model) == {"characters": Decimal(expected)}
+
+
+def test_a_unit_without_a_price_is_absent_and_not_zero() -> None:
+    assert costs({"characters": 1, "requests": 1}, price("characters", "0")) == {"characters": Decimal(0)}
+
+
+def test_a_price_of_another_workspace_prices_nothing() -> None:
+    assert costs({"characters": 1}, price("characters", "1", workspace="other")) == {}
+
+
+def test_a_price_before_its_day_prices_nothing() -> None:
+    assert costs({"characters": 1}, price("characters", "1", effective_ms=1001), at_ms=1000) == {}
+
+
+@pytest.mark.parametrize("amount", ["", "abc", "NaN", "Infinity", "-1", "1e30"])
+def test_an_entry_that_is_no_price_is_left_out_and_counted(amount: str) -> None:
+    index = PriceIndex(PriceBook(revision=1, prices=(price("characters", amount),)))
+    assert index.refused == 1
+    assert index.priced("acme", "kokoro", "a", "m", {"characters": 1}, 0).costs == {}
+
+
+def test_an_entry_for_an_unknown_unit_or_without_a_currency_is_left_out() -> None:
+    index = PriceIndex(PriceBook(revision=1, prices=(price("credits", "1"), price("characters", "1", currency=""))))
+    assert index.refused == 2
