@@ -1,0 +1,24 @@
+"""The one way to start a background task here: named, kept alive, its failure logged."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+_running: set[asyncio.Task[Any]] = set()
+
+
+def start_task(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+    """Start `work`; whoever starts it cancels or awaits it. An unexpected end is logged with its trace."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    _running.add(task)
+    task.add_done_callback(_finished)
+    return task
+
+
+def _finished(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background task failed", task=task.get_name(), exc_info=error)
