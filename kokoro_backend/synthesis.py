@@ -6,7 +6,7 @@ so the model never waits for text work. Knows nothing of HTTP; see `scheduler` f
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -135,7 +135,7 @@ class Speaker:
         self._text_worker.shutdown(wait=False, cancel_futures=True)
         self._scheduler.close()
 
-    async def narrate(self, narration: Narration) -> AsyncIterator[Spoken | Mark]:
+    async def narrate(self, narration: Narration) -> AsyncGenerator[Spoken | Mark, None]:
         """Speak the narration's sentences in order until it is closed; marks come back in their place.
 
         Closing the iterator cancels what is queued or running. Raises UnsupportedScript, UnsupportedLanguage, QueueFull

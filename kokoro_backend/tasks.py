@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 log = structlog.get_logger()
 _running: set[asyncio.Task[Any]] = set()
+T = TypeVar("T")
 
 
-def start_task(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-    """Start `work`; whoever starts it cancels or awaits it. An unexpected end is logged with its trace."""
+def start_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Start `work`; whoever starts it cancels it or lets it end. A failure is logged with its trace."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _running.add(task)
     task.add_done_callback(_finished)
