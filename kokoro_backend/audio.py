@@ -67,7 +67,9 @@ class Resampler:
         """Return the rest of the stream; the resampler must not be fed afterwards."""
         padded = np.concatenate([self._history, np.zeros(self._half + 1, dtype=np.float32)])
         due = math.ceil(self._received * self._up / self._down)
-        return self._advance(padded, self._received + self._half + 1)[: due - self._produced] if due > self._produced else padded[:0]
+        return (
+            self._advance(padded, self._received + self._half + 1)[: due - self._produced] if due > self._produced else padded[:0]
+        )
 
     def _advance(self, samples: FloatArray, available: int) -> FloatArray:
         # `samples[0]` is input sample number `_consumed - half`.
@@ -107,7 +109,8 @@ def encode(audio: FloatArray, encoding: Encoding) -> bytes:
 
 
 def _s16(audio: FloatArray) -> npt.NDArray[np.int16]:
-    return np.rint(audio * 32767.0).astype("<i2")
+    pcm: npt.NDArray[np.int16] = np.rint(audio * 32767.0).astype("<i2")
+    return pcm
 
 
 def _mulaw(audio: FloatArray) -> bytes:
@@ -117,7 +120,7 @@ def _mulaw(audio: FloatArray) -> bytes:
     magnitude = np.minimum(np.abs(pcm), 8159) + 33
     exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 5
     mantissa = (magnitude >> (exponent + 1)) & 0x0F
-    return (~(sign | (exponent << 4) | mantissa) & 0xFF).astype(np.uint8).tobytes()
+    return bytes((~(sign | (exponent << 4) | mantissa) & 0xFF).astype(np.uint8).tobytes())
 
 
 def _alaw(audio: FloatArray) -> bytes:
@@ -128,7 +131,7 @@ def _alaw(audio: FloatArray) -> bytes:
     exponent = np.maximum(np.floor(np.log2(np.maximum(magnitude, 1))).astype(np.int32) - 4, 0)
     mantissa = np.where(exponent == 0, magnitude >> 1, magnitude >> exponent) & 0x0F
     code = (exponent << 4) | mantissa
-    return (code ^ np.where(positive, 0xD5, 0x55)).astype(np.uint8).tobytes()
+    return bytes((code ^ np.where(positive, 0xD5, 0x55)).astype(np.uint8).tobytes())
 
 
 _ENCODERS: dict[Encoding, Callable[[FloatArray], bytes]] = {

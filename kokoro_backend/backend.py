@@ -59,9 +59,7 @@ def load(settings: Settings) -> Backend:
     return backend
 
 
-def assemble(
-    engine: Engine, phonemizer: Phonemizer, voices: VoiceCatalogue, vocab: dict[str, int], queue_limit: int
-) -> Backend:
+def assemble(engine: Engine, phonemizer: Phonemizer, voices: VoiceCatalogue, vocab: dict[str, int], queue_limit: int) -> Backend:
     """Return a backend of these parts, with a scheduler and metrics of its own."""
     metrics = Metrics(engine.name)
     return Backend(Speaker(Scheduler(engine, queue_limit), phonemizer, voices, vocab, metrics), metrics)

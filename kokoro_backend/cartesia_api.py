@@ -137,7 +137,9 @@ async def tts_sse(request: Request) -> Response:
                 raise
             yield _sse(messages.error_event(problem_of(error), version_of(request), request_id_of(request), context_id))
 
-    return StreamingResponse(await primed(request, events()), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        await primed(request, events()), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
 
 
 def _sse(event: dict[str, Any]) -> bytes:
@@ -244,18 +246,16 @@ class _Socket:
             case Open(context_id, request):
                 narration = Narration(request.manner, self._share)
                 self._narrations[context_id] = narration
-                self._tasks[context_id] = start_task(
-                    self._speak(context_id, request, narration), name="kokoro context"
-                )
+                self._tasks[context_id] = start_task(self._speak(context_id, request, narration), name="kokoro context")
             case Say(context_id, sentence):
-                if narration := self._narrations.get(context_id):
-                    narration.say(sentence)
+                if found := self._narrations.get(context_id):
+                    found.say(sentence)
             case Flush(context_id, flush_id):
-                if narration := self._narrations.get(context_id):
-                    narration.mark(flush_id)
+                if found := self._narrations.get(context_id):
+                    found.mark(flush_id)
             case Finish(context_id):
-                if narration := self._narrations.get(context_id):
-                    narration.close()
+                if found := self._narrations.get(context_id):
+                    found.close()
             case Delay(context_id, seconds):
                 self._set_timer(context_id, seconds)
             case Cancel(context_id):
@@ -333,4 +333,3 @@ async def get_voice(request: Request, voice_id: str) -> Response:
 async def status() -> Response:
     """Answer an SDK's get_status."""
     return JSONResponse({"ok": True, "version": messages.NEWEST_VERSION})
-

@@ -78,7 +78,7 @@ def parse_request(body: Mapping[str, Any], catalogue: VoiceCatalogue, *, raw_onl
     if body.get("save"):
         raise bad_request(f"save is not supported by {MODEL}: audio is not stored here.", "unsupported_option")
     if body.get("normalization") not in (None, "auto") and not str(body["normalization"]).startswith("en"):
-        raise bad_request(f"normalization must be \"auto\" or an English locale for {MODEL}.", "unsupported_option")
+        raise bad_request(f'normalization must be "auto" or an English locale for {MODEL}.', "unsupported_option")
     voice = _voice(body.get("voice"), catalogue)
     manner = Manner(voice, _language(body, voice), _speed(body), _volume(body))
     return SpeechRequest(
@@ -106,9 +106,9 @@ def transcript(body: Mapping[str, Any]) -> str:
 def _check_model(body: Mapping[str, Any]) -> None:
     model = body.get("model_id")
     if not isinstance(model, str) or not model:
-        raise bad_request(f"model_id is missing: write \"{MODEL}\".")
+        raise bad_request(f'model_id is missing: write "{MODEL}".')
     if model.lower() not in (MODEL, "kokoro", "kokoro-82m-v1.0"):
-        raise bad_request(f"This server has no model {model[:80]!r}: write \"{MODEL}\".", "model_not_found")
+        raise bad_request(f'This server has no model {model[:80]!r}: write "{MODEL}".', "model_not_found")
 
 
 def _voice(value: Any, catalogue: VoiceCatalogue) -> Voice:
@@ -117,12 +117,12 @@ def _voice(value: Any, catalogue: VoiceCatalogue) -> Voice:
             raise bad_request(f"{MODEL} takes voices by id, not by embedding. GET /voices lists them.", "voice_not_supported")
         value = value.get("id")
     if not isinstance(value, str) or not value:
-        raise bad_request("voice is missing: pass a voice id, such as \"af_heart\". GET /voices lists them.")
+        raise bad_request('voice is missing: pass a voice id, such as "af_heart". GET /voices lists them.')
     voice = catalogue.find(value)
     if voice is None:
         raise bad_request(
             f"{MODEL} has no voice {value[:80]!r}. GET /voices lists the {len(catalogue.voices)} voices with their ids; "
-            "names such as \"af_heart\" are accepted as ids.",
+            'names such as "af_heart" are accepted as ids.',
             "voice_not_found",
         )
     return voice
@@ -137,15 +137,15 @@ def _language(body: Mapping[str, Any], voice: Voice) -> str:
         if not is_supported_language(voice.language):
             raise bad_request(
                 f"Voice {voice.name} speaks {voice.language_name}, which cannot be pronounced here yet. "
-                "Set language to \"en\" to let it speak English.",
+                'Set language to "en" to let it speak English.',
                 "language_not_supported",
             )
         return voice.language
     if not isinstance(value, str):
-        raise bad_request("language must be a string such as \"en\".")
+        raise bad_request('language must be a string such as "en".')
     code = re.split("[-_]", value.lower())[0]
     if not is_supported_language(code):
-        raise bad_request(f"Language {value[:20]!r} cannot be pronounced here yet: \"en\" can.", "language_not_supported")
+        raise bad_request(f'Language {value[:20]!r} cannot be pronounced here yet: "en" can.', "language_not_supported")
     return code
 
 
@@ -165,7 +165,7 @@ def _speed(body: Mapping[str, Any]) -> float:
         if isinstance(speed, str) and speed in _SPEEDS:
             return _SPEEDS[speed]
         if isinstance(speed, str):
-            raise bad_request("speed must be \"slow\", \"normal\" or \"fast\".")
+            raise bad_request('speed must be "slow", "normal" or "fast".')
         return _number(speed, "speed", 0.5, 2.0)
     voice = body.get("voice")
     controls = voice.get("__experimental_controls") if isinstance(voice, Mapping) else None
@@ -189,7 +189,7 @@ def _output_format(value: Any, *, raw_only: bool) -> OutputFormat:
         raise bad_request("output_format must be an object with container, encoding and sample_rate.")
     container = value.get("container", "raw")
     if container not in (("raw",) if raw_only else ("raw", "wav", "mp3")):
-        allowed = "\"raw\" on this endpoint" if raw_only else "\"raw\", \"wav\" or \"mp3\""
+        allowed = '"raw" on this endpoint' if raw_only else '"raw", "wav" or "mp3"'
         raise bad_request(f"output_format.container must be {allowed}.")
     sample_rate = value.get("sample_rate")
     if sample_rate not in _SAMPLE_RATES or isinstance(sample_rate, bool):

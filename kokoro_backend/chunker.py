@@ -15,27 +15,32 @@ _CLOSERS = "\"'”’»)]}」』）】"
 _CJK_CLOSERS = "」』）】”’"
 _CLAUSE_MARKS = ",;:—"
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Never the end of a sentence: a name or an example follows.
-_TITLES = frozenset(
+_TITLES = _words(
     "dr mr mrs ms mx prof rev fr sen rep gov gen col maj capt lt sgt cpl pvt adm cmdr hon pres amb messrs mme mlle "
-    "e.g i.e cf viz vs approx esp incl excl resp ca".split()
+    "e.g i.e cf viz vs approx esp incl excl resp ca"
 )
 # The end of a sentence only if a number does not follow ("No. 5", but "No. I would not").
-_BEFORE_NUMBERS = frozenset(
+_BEFORE_NUMBERS = _words(
     "no nos fig figs vol vols pp p sec ch art para par eq eqs ref refs op ed eds tel ext "
-    "jan feb mar apr jun jul aug sep sept oct nov dec".split()
+    "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
 # The end of a sentence only if a word follows that often begins one ("at 10 a.m. The", but "the U.S. Senate").
-_SOMETIMES = frozenset(
+_SOMETIMES = _words(
     "a.m p.m etc inc ltd co corp llc plc jr sr ph.d m.d b.a m.a b.sc m.sc st ave blvd rd mt ft al dept est min max "
-    "assn bros univ ed u.s u.k u.n e.u d.c".split()
+    "assn bros univ ed u.s u.k u.n e.u d.c"
 )
-_STARTERS = frozenset(
+_STARTERS = _words(
     "the a an this that these those there then they their them he she it its we our you your i if in on at as and but or so "
     "for from by with when while where who what why how however therefore thus moreover meanwhile after before because "
     "although though since until once now yes no not please thank thanks let do does did is are was were will would can could "
     "should may might must have has had all both each every some many most more one two three first second next finally also "
-    "even only just my his her to of here".split()
+    "even only just my his her to of here"
 )
 _LIST_MARKER = re.compile(r"\s*(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,4})[.)]?\Z")
 _LAST_WORD = re.compile(r"[^\W_](?:[^\W_]|['’.\-])*\Z")
@@ -201,7 +206,8 @@ def _judge_terminator(text: str, start: int, position: int, *, at_end: bool) -> 
         return (_YES if _is_cjk(text[end]) else _NO), end
     rest = text[end : end + LOOKAHEAD]
     following = rest.lstrip()
-    if "\n" in rest[: len(rest) - len(following)] and run != "." or "\n\n" in rest[: len(rest) - len(following)]:
+    gap = rest[: len(rest) - len(following)]
+    if "\n\n" in gap or ("\n" in gap and run != "."):
         return _YES, end
     if run != "." and not run.startswith("..") and "…" not in run:
         if not any(closer in "\"'”’»" for closer in closers):

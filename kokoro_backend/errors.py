@@ -30,14 +30,17 @@ def bad_request(message: str, code: str = "invalid_request") -> ProblemError:
 
 
 SYNTHESIS_FAILED = Problem(
-    500, "synthesis_failed", "Synthesis failed", "The speech model failed on this text. Try again; if it persists, give the operator the request id."
+    500,
+    "synthesis_failed",
+    "Synthesis failed",
+    "The speech model failed on this text. Try again; if it persists, give the operator the request id.",
 )
 QUEUE_SATURATED = Problem(
     503, "queue_saturated", "Too busy", "More speech is waiting than this server takes. Try again in a moment."
 )
 NOT_READY = Problem(503, "not_ready", "Not ready", "The model is still loading. GET /ping answers 200 when it is ready.")
 UNAUTHORIZED = Problem(
-    401, "unauthorized", "Unauthorized", "Show this server's caller key as \"Authorization: Bearer KEY\" or \"X-API-Key: KEY\"."
+    401, "unauthorized", "Unauthorized", 'Show this server\'s caller key as "Authorization: Bearer KEY" or "X-API-Key: KEY".'
 )
 NOT_FOUND = Problem(404, "not_found", "Not found", "This server has no such path.")
 INTERNAL = Problem(500, "internal_error", "Internal error", "Something failed here. Give the operator the request id.")

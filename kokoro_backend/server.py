@@ -124,9 +124,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(
-    host: str, port: int, load: Callable[[], Backend], caller_key_digest: bytes | None
-) -> Exception | None:
+async def serve(host: str, port: int, load: Callable[[], Backend], caller_key_digest: bytes | None) -> Exception | None:
     """Serve until a signal; return why the model could not be loaded, or None after an orderly end."""
     servers: list[_Server] = []
     app = create_app(load, caller_key_digest, on_load_failure=lambda error: servers[0].fail(error))

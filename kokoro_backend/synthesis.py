@@ -226,18 +226,14 @@ class Speaker:
 
     def _words(self, sentence: str, manner: Manner) -> list[Word]:
         british = manner.voice.locale == "en-GB"
-        return self._phonemizer.words(
-            sentence, language=manner.language, british=british, phoneme_markup=manner.phoneme_markup
-        )
+        return self._phonemizer.words(sentence, language=manner.language, british=british, phoneme_markup=manner.phoneme_markup)
 
     def _utterance(self, unit: Unit, manner: Manner, *, is_urgent: bool) -> Utterance:
         tokens = tuple(self._vocab[symbol] for symbol in unit.symbols)
         return Utterance(tokens, self.voices.style(manner.voice, len(tokens)), manner.speed, is_urgent)
 
     @staticmethod
-    def _spoken(
-        segment: Segment, unit: Unit, narration: Narration, position: float, *, is_first: bool, is_last: bool
-    ) -> Spoken:
+    def _spoken(segment: Segment, unit: Unit, narration: Narration, position: float, *, is_first: bool, is_last: bool) -> Spoken:
         audio = soften_edges(segment.audio, start=is_first, end=is_last)
         if narration.manner.volume != 1.0:
             audio = audio * narration.manner.volume

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from num2words import num2words
 
 _MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"),
     "£": ("pound", "pounds", "penny", "pence"),
@@ -65,6 +67,7 @@ _GREEK = {
     "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Δ": "delta", "Σ": "sigma", "Ω": "omega", "Φ": "phi", "Ψ": "psi",
 }  # fmt: skip
 
+_UNIT_NAMES = "|".join(sorted(map(re.escape, _UNITS), key=len, reverse=True))
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _RULES = re.compile(
     "|".join(
@@ -78,8 +81,8 @@ _RULES = re.compile(
             rf"(?P<sign>[$£€¥₹])\s?(?P<amount>{_NUMBER})(?:\s?(?P<scale>thousand|million|billion|trillion|k|K|m|M|bn|BN|b|B|tn|T)\b)?(?![\w])",
             r"(?<![\w.])(?P<phone>(?:\+\d{1,3}[ \-.])?(?:\(\d{3}\)\s?|\d{3}[\-.])\d{3}[\-.]\d{4})(?![\w])",
             r"(?<![\w.])(?P<version>v?\d+(?:\.\d+){2,})(?![\w])",
-            rf"(?<![\w.,])(?P<low>\d+)\s?–\s?(?P<high>\d+)(?![\w.])",
-            rf"(?<![\w.,])(?P<minus>[-−](?=\d))?(?P<quantity>{_NUMBER})\s?(?P<unit>{'|'.join(sorted(map(re.escape, _UNITS), key=len, reverse=True))})(?![\w])",
+            r"(?<![\w.,])(?P<low>\d+)\s?–\s?(?P<high>\d+)(?![\w.])",
+            rf"(?<![\w.,])(?P<minus>[-−](?=\d))?(?P<quantity>{_NUMBER})\s?(?P<unit>{_UNIT_NAMES})(?![\w])",
             r"(?<![\w.,])(?P<fraction>[1-9]\d?/(?:2|3|4|5|8|10))(?![\w/.])",
             r"(?<![\w.,])(?P<decimalminus>[-−](?=\d))?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)\.(?P<decimals>\d+)(?![\w]|\.\d)",
             r"(?<![\w.,])(?P<digits>0\d+|\d{7,})(?!\w|[.,]\d)",
@@ -224,8 +227,34 @@ def _readable_char(char: str) -> str:
     return " " if category[0] in "SZC" else ""
 
 
-_FOLDS = {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "þ": "th", "ð": "th"}
-_PUNCTUATION = {"«": "“", "»": "”", "。": ".", "！": "!", "？": "?", "，": ",", "、": ",", "；": ";", "：": ":", "‐": "-", "‑": "-", "―": "—"}
+_FOLDS = {
+    "ß": "ss",
+    "æ": "ae",
+    "Æ": "Ae",
+    "œ": "oe",
+    "Œ": "Oe",
+    "ø": "o",
+    "Ø": "O",
+    "ł": "l",
+    "Ł": "L",
+    "đ": "d",
+    "þ": "th",
+    "ð": "th",
+}
+_PUNCTUATION = {
+    "«": "“",
+    "»": "”",
+    "。": ".",
+    "！": "!",
+    "？": "?",
+    "，": ",",
+    "、": ",",
+    "；": ";",
+    "：": ":",
+    "‐": "-",
+    "‑": "-",
+    "―": "—",
+}
 
 
 def _number(digits: str) -> str:
@@ -242,8 +271,7 @@ def _decimal(number: str) -> str:
 
 
 def _digits(digits: str) -> str:
-    names = "zero one two three four five six seven eight nine".split()
-    return " ".join(names[int(digit)] for digit in digits if digit.isdecimal())
+    return " ".join(_DIGIT_NAMES[int(digit)] for digit in digits if digit.isdecimal())
 
 
 def _year(value: int) -> str:
@@ -288,7 +316,8 @@ def _speak_time(match: re.Match[str], _: bool) -> str:
     return words
 
 
-def _speak_money(match: re.Match[str], _: bool) -> str:
+def _speak_money(match: re.Match[str], british: bool) -> str:
+    del british  # Both say it alike.
     one, many, cent, cents = _CURRENCIES[match.group("sign")]
     amount = match.group("amount")
     scale = match.group("scale")
@@ -310,10 +339,28 @@ def _speak_url(match: re.Match[str], _: bool) -> str:
 
 
 def _spoken_address(address: str) -> str:
-    names = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", ":": " colon ", "?": " question mark ", "=": " equals ", "&": " and ", "#": " hash ", "%": " percent ", "+": " plus ", "~": " tilde "}
+    names = {
+        ".": " dot ",
+        "/": " slash ",
+        "-": " dash ",
+        "_": " underscore ",
+        "@": " at ",
+        ":": " colon ",
+        "?": " question mark ",
+        "=": " equals ",
+        "&": " and ",
+        "#": " hash ",
+        "%": " percent ",
+        "+": " plus ",
+        "~": " tilde ",
+    }
     spaced = re.sub(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", " ", address)
     spaced = re.sub(r"\bwww\b", "W W W", spaced)
-    spaced = re.sub(r"\b(io|uk|us|eu|org|ai)\b(?=$|[/:])", lambda tld: " ".join(tld.group().upper()) if tld.group() != "org" else "org", spaced)
+    spaced = re.sub(
+        r"\b(io|uk|us|eu|org|ai)\b(?=$|[/:])",
+        lambda tld: " ".join(tld.group().upper()) if tld.group() != "org" else "org",
+        spaced,
+    )
     return " ".join("".join(names.get(char, char) for char in spaced).split())
 
 
@@ -362,6 +409,6 @@ _SPEAKERS: dict[str, Callable[[re.Match[str], bool], str]] = {
     "fraction": _speak_fraction,
     "decimals": _speak_decimal,
     "digits": lambda match, _: _digits(match.group("digits")),
-    "numero": lambda match, _: "number ",
+    "numero": lambda *_: "number ",
     "abbreviation": lambda match, _: _ABBREVIATIONS[match.group("abbreviation")],
 }

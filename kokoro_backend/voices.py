@@ -78,7 +78,8 @@ class VoiceCatalogue:
         (thewh1teagle/kokoro-onnx#95).
         """
         rows = self._styles[voice.name]
-        return rows[min(max(phoneme_count, 1), len(rows)) - 1][None, :]
+        row: FloatArray = rows[min(max(phoneme_count, 1), len(rows)) - 1][None, :]
+        return row
 
 
 def load_voices(folder: Path) -> VoiceCatalogue:

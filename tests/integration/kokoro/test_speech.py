@@ -1,0 +1,38 @@
+"""The real model speaks intelligible English of the right length, read back by an independent recogniser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.kit.recogniser import Recogniser, pcm, word_error_rate
+from tests.kit.sentences import ARTICLE, TWENTY
+from tests.kit.speech_server import SpeechServer
+
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000}
+
+
+def speak(server: SpeechServer, transcript: str, **changes: Any) -> bytes:
+    body = {"model_id": "kokoro-82m", "transcript": transcript, "voice": "af_heart", "output_format": RAW} | changes
+    answer = httpx.post(f"{server.url}/tts/bytes", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+def test_twenty_sentences_are_heard_with_at_most_five_percent_word_errors(kokoro: SpeechServer) -> None:
+    recogniser = Recogniser.shared()
+    pairs = [(sentence, recogniser.heard(pcm(speak(kokoro, sentence)), 24000)) for sentence in TWENTY]
+    rate = word_error_rate(pairs)
+    assert rate <= 0.05, [pair for pair in pairs if pair[0] != pair[1]]
+
+
+def test_the_sentences_of_the_article_have_its_lengths_within_three_percent(kokoro: SpeechServer) -> None:
+    lengths = {text: len(speak(kokoro, text)) for text in ARTICLE}
+    assert {text: abs(lengths[text] / ARTICLE[text] - 1) <= 0.03 for text in ARTICLE} == dict.fromkeys(ARTICLE, True)
+
+
+def test_numbers_money_and_times_are_read_out(kokoro: SpeechServer) -> None:
+    heard = Recogniser.shared().heard(pcm(speak(kokoro, "It costs $3.50 and the train leaves at 10:30.")), 24000)
+    assert "$3.50" in heard or "three dollars and fifty cents" in heard.lower()
+    assert "10:30" in heard or "ten thirty" in heard.lower()
