@@ -6,7 +6,10 @@ path, JSON body, form field or WebSocket message. Read next: `policy.decide`.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from policy.scan import Scan
 
 Header: TypeAlias = tuple[bytes, bytes]
 """(name, value) as received: case kept, value without surrounding blanks (RFC 9110 §5.5)"""
@@ -31,6 +34,8 @@ class RequestHead:
     """the `Host` value in lower case, without port"""
     peer: str = ""
     """the client's IP address"""
+    scan: "Scan | None" = field(default=None, repr=False, compare=False)
+    """what `policy.scan` found, kept for the second time that the same head is decided"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Facts:
     speaks: bool = False
     """the transcript is not blank"""
     transcript: str = field(default="", repr=False)
-    """for the keyed hash alone; never logged, never published"""
+    """for the keyed hash alone; never logged, never published. May hold lone surrogates: encode with `surrogatepass`"""
     saves_audio: bool = False
     """`save: true` was asked for: the provider would keep the audio"""
     context_id: str | None = None
@@ -54,6 +59,9 @@ class Facts:
     continues: bool = False
     cancels: bool = False
     flushes: bool = False
+    encoding: str | None = None
+    sample_rate: int | None = None
+    """of the audio sent, where the query names it: what turns bytes into milliseconds"""
 
 
 @dataclass(frozen=True, slots=True)

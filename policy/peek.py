@@ -1,0 +1,212 @@
+"""What a judged JSON body or message says about itself, read without touching a byte of it.
+
+Two readers must not see two things: a judged key that stands there twice, in another case or under an escape is not judged
+but refused. Lone surrogate escapes are legal JSON (JavaScript cuts emoji when a model streams): where the fast parser
+refuses them, the standard one reads on. Forms are read by `policy.form`. Read next: `policy.decide`.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from policy.facts import Facts, Unjudgeable
+from policy.providers.profile import Endpoint
+
+NOT_JSON = Unjudgeable("body_not_json")
+TOO_DEEP = Unjudgeable("body_too_deep")
+KEY_TWICE = Unjudgeable("judged_key_twice")
+KEY_SPELLING = Unjudgeable("judged_key_spelling")
+VALUE_INVALID = Unjudgeable("judged_value_invalid")
+
+_NAME_LIMIT = 256
+"""characters of a model, voice or context id that is judged"""
+
+_BREAK = re.compile(r"<break(?:\s[^<>]*)?/>")
+_ASCII_ESCAPE = re.compile(rb"\\u00[2-7]")
+"""an escape that can spell a letter of a judged key"""
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_FLAGS = ("continue", "cancel", "flush")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The judged keys of one endpoint."""
+
+    model: str | None
+    text: str | None
+    voice: str | None
+    keys: frozenset[str]
+    folded: frozenset[str]
+    literals: tuple[bytes, ...]
+    """the keys as they stand in JSON"""
+
+
+_PLANS: dict[str, _Plan] = {}
+"""by endpoint id, which names one set of judged keys in every profile"""
+
+_USUAL = frozenset(
+    (
+        "model_id",
+        "transcript",
+        "voice",
+        "output_format",
+        "language",
+        "locale",
+        "generation_config",
+        "normalization",
+        "pronunciation_dict_id",
+        "save",
+        "speed",
+        "context_id",
+        "continue",
+        "flush",
+        "cancel",
+        "add_timestamps",
+        "add_phoneme_timestamps",
+        "use_normalized_timestamps",
+        "use_original_timestamps",
+        "max_buffer_delay_ms",
+        "duration",
+        "stream",
+        "text",
+        "request_id",
+        "request_timestamp",
+        "sample_rate",
+        "type",
+        "format",
+        "transport",
+    )
+)
+"""keys that are spelled as the documents do; others are looked at twice"""
+
+_VOICE_LITERALS = (b'"id"', b'"mode"', b'"embedding"')
+_VOICE_KEYS = frozenset(("id", "mode", "embedding"))
+
+
+def _plan_of(endpoint: Endpoint) -> _Plan:
+    """Return the endpoint's judged keys, arranged once."""
+    plan = _PLANS.get(endpoint.id)
+    if plan is None:
+        named = [key for key in (endpoint.model_key, endpoint.text_key, endpoint.voice_key) if key is not None]
+        keys = frozenset((*named, "save", "context_id", *_FLAGS))
+        plan = _PLANS[endpoint.id] = _Plan(
+            endpoint.model_key,
+            endpoint.text_key,
+            endpoint.voice_key,
+            keys,
+            frozenset(key.casefold() for key in keys),
+            tuple(b'"%b"' % key.encode() for key in sorted(keys)),
+        )
+    return plan
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object's members as they came, doubled ones included."""
+
+
+def facts_of_json(body: bytes | bytearray | memoryview, endpoint: Endpoint) -> Facts | Unjudgeable:
+    """Return what a JSON body or message says of itself. body: undecoded, whole, may be empty."""
+    body = bytes(body)
+    plan = _plan_of(endpoint)
+    count = body.count
+    for literal in plan.literals:
+        if count(literal) > 1:
+            break
+    else:
+        if _ASCII_ESCAPE.search(body) is None:
+            try:
+                read = orjson.loads(body)
+            except orjson.JSONDecodeError:
+                if _SURROGATE_ESCAPE.search(body) is None:
+                    return NOT_JSON
+            else:
+                if type(read) is not dict:
+                    return NOT_JSON
+                voice = read.get(plan.voice) if plan.voice is not None else None
+                if type(voice) is not dict or all(count(literal) < 2 for literal in _VOICE_LITERALS):
+                    return _facts(read, plan)
+    slow = _members(body, plan)
+    return slow if isinstance(slow, Unjudgeable) else _facts(slow, plan)
+
+
+def _members(body: bytes, plan: _Plan) -> dict[str, Any] | Unjudgeable:
+    """Return the top-level members, read by the standard parser, which tells doubled keys and takes lone surrogates."""
+    try:
+        read = json.loads(body.decode("utf-8"), object_pairs_hook=_Pairs, parse_constant=_no_constant)
+    except RecursionError:
+        return TOO_DEEP
+    except ValueError:
+        return NOT_JSON
+    if not isinstance(read, _Pairs):
+        return NOT_JSON
+    members: dict[str, Any] = {}
+    for key, value in read:
+        if key in plan.keys and key in members:
+            return KEY_TWICE
+        members[key] = value
+    voice = members.get(plan.voice) if plan.voice is not None else None
+    if isinstance(voice, _Pairs):
+        names = [key for key, _ in voice if key.casefold() in _VOICE_KEYS]
+        if len(set(names)) != len(names):
+            return KEY_TWICE
+        members[plan.voice or ""] = dict(voice)
+    return members
+
+
+def _no_constant(_: str) -> Any:
+    raise ValueError("NaN and Infinity are not JSON")
+
+
+def _facts(members: dict[str, Any], plan: _Plan) -> Facts | Unjudgeable:
+    get = members.get
+    for key in members:
+        if key not in _USUAL and key not in plan.keys and key.casefold() in plan.folded:
+            # Parsers that match keys without case (Go's) would take this for the judged key.
+            return KEY_SPELLING
+    model = get(plan.model) if plan.model is not None else None
+    text = get(plan.text) if plan.text is not None else None
+    context = get("context_id")
+    if model is not None and not (type(model) is str and len(model) <= _NAME_LIMIT):
+        return VALUE_INVALID
+    if text is None:
+        text = ""
+    elif type(text) is not str:
+        return VALUE_INVALID
+    if context is not None and not (type(context) is str and len(context) <= _NAME_LIMIT):
+        return VALUE_INVALID
+    voice = get(plan.voice) if plan.voice is not None else None
+    is_embedded = False
+    if type(voice) is dict:
+        for key in voice:
+            if key not in _VOICE_KEYS and key.casefold() in _VOICE_KEYS:
+                return KEY_SPELLING
+        # Whatever else is named, an embedding may be what is spoken with.
+        is_embedded = voice.get("embedding") is not None or voice.get("mode") not in (None, "id")
+        voice = voice.get("id")
+    if voice is not None and not (type(voice) is str and len(voice) <= _NAME_LIMIT):
+        return VALUE_INVALID
+    return Facts(
+        model or None,
+        voice,
+        is_embedded,
+        characters_of(text),
+        not (text == "" or text.isspace()),
+        text,
+        get("save") not in (None, False),
+        context,
+        get("continue") is True,
+        get("cancel") is True,
+        get("flush") is True,
+    )
+
+
+def characters_of(text: str) -> int:
+    """Return how many characters a transcript counts: code points, and each `<break …/>` as one (Cartesia docs, pricing)."""
+    if "<break" not in text:
+        return len(text)
+    breaks = _BREAK.findall(text)
+    return len(text) - sum(map(len, breaks)) + len(breaks)
