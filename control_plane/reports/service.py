@@ -1,0 +1,75 @@
+"""Ask ClickHouse. Degrades alone: without ClickHouse reports are unavailable and everything else goes on.
+
+Each statement is bounded in time, memory and rows. Knows no HTTP. Read next: `api`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from urllib3.exceptions import HTTPError
+
+from control_plane.clickhouse.connection import ClickHouse, error_code
+from control_plane.reports.question import LARGEST_ANSWER, Question, QuestionRefused
+from control_plane.reports.report import Report, report
+
+_log = structlog.get_logger()
+
+_LONGEST_SECONDS = 20
+_LIMITS = {"max_execution_time": _LONGEST_SECONDS, "max_memory_usage": 2_000_000_000}
+_TOO_MUCH = frozenset({159, 160, 241, 307})  # time, estimated time, memory, bytes: ask for less
+_DEFECTS = frozenset({36, 42, 43, 46, 47, 53, 62, 386})  # a statement of ours that ClickHouse does not understand
+_AT_ONCE = 4
+
+
+class ReportsUnavailable(RuntimeError):
+    """ClickHouse is not configured, away, or does not have our tables."""
+
+
+class Reports:
+    """Answers questions. clickhouse: None where none is configured."""
+
+    def __init__(self, clickhouse: ClickHouse | None) -> None:
+        self._clickhouse = clickhouse
+        self._client: Client | None = None
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def usage(self, question: Question) -> Report:
+        """Return the report. Raises QuestionRefused if the answer is too large, ReportsUnavailable."""
+        statement, parameters = question.statement()
+        rows = await self.rows(statement, parameters)
+        if len(rows) > LARGEST_ANSWER:
+            raise QuestionRefused("by", "The answer is too large. Ask for a shorter time or fewer dimensions.")
+        return report(question, rows)
+
+    async def rows(self, statement: str, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        """Return the rows of a statement (Any: whatever was selected). Raises QuestionRefused, ReportsUnavailable."""
+        async with self._turns:
+            return await asyncio.to_thread(self._rows, statement, parameters)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.close)
+
+    def _rows(self, statement: str, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        if self._clickhouse is None:
+            raise ReportsUnavailable("ClickHouse is not configured")
+        try:
+            client = self._client
+            if client is None:
+                client = self._client = self._clickhouse.open(timeout_seconds=_LONGEST_SECONDS + 5)
+            rows: Sequence[Sequence[Any]] = client.query(statement, parameters=parameters, settings=_LIMITS).result_rows
+        except (ClickHouseError, HTTPError, OSError) as error:
+            code = error_code(error) if isinstance(error, ClickHouseError) else None
+            if code in _TOO_MUCH:
+                raise QuestionRefused("from", "The question takes too long to answer. Ask for a shorter time.") from error
+            if code in _DEFECTS:
+                raise
+            _log.warning("report failed", error=type(error).__name__, code=code)
+            raise ReportsUnavailable("ClickHouse does not answer") from error
+        return rows

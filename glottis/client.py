@@ -1,0 +1,82 @@
+"""The control plane's REST API for the commands that use it: where it is, with which token, and its refusals in plain words.
+
+Standard library only: a command line must not need an extra. On the machine of `glottis up` address and token are read
+from the data folder's `client.json`; elsewhere they are GLOTTIS_CONTROL_PLANE_URL and GLOTTIS_TOKEN.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from contracts.secret import Secret
+from glottis.errors import SetupError
+
+DEFAULT_DATA_DIR: Final = Path(".glottis")
+_TIMEOUT_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The API at `url`, asked with an admin's token."""
+
+    url: str
+    token: Secret
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str], data_dir: Path = DEFAULT_DATA_DIR) -> ControlPlane:
+        """Return the control plane that the environment names, else the one that `glottis up` runs from `data_dir`.
+
+        Raises SetupError if there is neither.
+        """
+        url, token = environ.get("GLOTTIS_CONTROL_PLANE_URL", ""), environ.get("GLOTTIS_TOKEN", "")
+        if url and token:
+            return cls(url.rstrip("/"), Secret(token))
+        file = data_dir / "client.json"
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return cls(str(found["url"]).rstrip("/"), Secret(str(found["token"])))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SetupError(
+                f"No control plane is known: {file} cannot be read and GLOTTIS_CONTROL_PLANE_URL or GLOTTIS_TOKEN is not set.",
+                "Set both variables, or name the folder of a running `glottis up` with --data-dir.",
+            ) from error
+
+    def request(
+        self, method: str, path: str, query: Sequence[tuple[str, str]] = (), body: bytes | None = None, media_type: str = ""
+    ) -> bytes:
+        """Return the answer's body. Raises SetupError with the API's own sentence for a refusal, or if it is away."""
+        headers = {"Authorization": f"Bearer {self.token.reveal().decode()}", "Accept": "*/*"}
+        if body is not None:
+            headers["Content-Type"] = media_type or "application/json"
+        address = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            with urlopen(Request(address, data=body, headers=headers, method=method), timeout=_TIMEOUT_SECONDS) as answer:
+                data: bytes = answer.read()
+                return data
+        except HTTPError as error:
+            raise _refusal(error.code, error.read()) from error
+        except (URLError, OSError) as error:
+            raise SetupError(f"The control plane at {self.url} does not answer.", "Start it, or correct the address.") from error
+
+    def json(self, method: str, path: str, query: Sequence[tuple[str, str]] = (), body: Any = None) -> Any:
+        """Return the answer's JSON (Any: it is JSON). Raises SetupError."""
+        data = self.request(method, path, query, None if body is None else json.dumps(body).encode())
+        return json.loads(data) if data else None
+
+
+def _refusal(status: int, body: bytes) -> SetupError:
+    """Turn problem details (RFC 9457) into the two sentences of a SetupError."""
+    try:
+        problem = json.loads(body)
+        sentences = [str(mistake["sentence"]) for mistake in problem.get("errors", []) if "sentence" in mistake]
+        what = " ".join(sentences) or str(problem["detail"])
+        return SetupError(what, f"{problem['help']} (request {problem['request_id']})")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return SetupError(f"The control plane answered with status {status}.", "See its log.")
