@@ -71,7 +71,7 @@ class Bus:
 
     async def close(self) -> None:
         """Send what is buffered and close."""
-        if not self._client.is_closed:
+        if self._client.is_connected or self._client.is_reconnecting:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
                 await self._client.flush(timeout=1)
             await self._client.close()

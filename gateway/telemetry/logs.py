@@ -8,13 +8,14 @@ import logging
 import threading
 from collections import deque
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Literal, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-LogFormat: TypeAlias = Literal["json", "console"]
+LogFormat: TypeAlias = str
+"""`json` or `console`"""
 
 _FLUSH_SECONDS = 0.05
 _LINES_WAITING = 20_000

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
+from typing import TypeAlias
 
 import nats.errors
 import nats.js.errors
@@ -41,10 +41,8 @@ class Message:
     events: int
 
 
-class Stream(Protocol):
-    """The other end: resolves when the stream has stored the message."""
-
-    def __call__(self, message: Message) -> Awaitable[None]: ...
+Stream: TypeAlias = Callable[[Message], Awaitable[None]]
+"""the other end: returns when the stream has stored the message"""
 
 
 class Publisher:

@@ -36,9 +36,21 @@ class Kind(IntEnum):
 class Sink(Protocol):
     """Where the recorder puts events. Neither method blocks or raises; False: it was not kept."""
 
-    def offer_usage(self, event: UsageEvent) -> bool: ...
+    def offer_usage(self, event: UsageEvent, /) -> bool: ...
 
-    def offer_spans(self, event: SpanEvent) -> bool: ...
+    def offer_spans(self, event: SpanEvent, /) -> bool: ...
+
+
+class Unkept:
+    """The sink of a gateway that runs from a file alone: there is no bus, so its metrics and log lines are all there is."""
+
+    def offer_usage(self, _: UsageEvent) -> bool:
+        """Keep nothing."""
+        return True
+
+    def offer_spans(self, _: SpanEvent) -> bool:
+        """Keep nothing."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

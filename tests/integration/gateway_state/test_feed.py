@@ -1,0 +1,266 @@
+"""The feed over a real NATS: what is taken, what is refused, what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.kit.identities import voice_workspace
+from tests.kit.processes import Child
+from tests.kit.waiting import until
+
+from contracts.revocations import EndSession, Revocation
+from contracts.secret import Secret
+from contracts.snapshot import Grant, Snapshot, Team
+from contracts.subjects import Permissions
+from gateway.bus import Bus
+from gateway.state.feed import Feed, Observer
+from gateway.state.last_known_good import LastKnownGood
+from gateway.state.snapshot import SnapshotStore
+from gateway.tasks import Tasks
+from glottis.embedded.nats import Nats
+from tests.kit.configuration import ControlPlane, at_revision
+from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
+
+
+class Pod:
+    """A gateway's state, without the gateway."""
+
+    def __init__(self, url: str, seed: Secret, manifest_key: bytes, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self.refused: list[str] = []
+        self.tasks = Tasks()
+        self.store = SnapshotStore(3600, clock)
+        self.bus = Bus(url, seed, "pod-1")
+        observer = Observer(on_refused=self.refused.append)
+        self.feed = Feed(self.bus, self.store, LastKnownGood(folder), (manifest_key,), clock, observer)
+
+    async def start(self) -> None:
+        await self.feed.load()
+        self.bus.start(self.tasks)
+        self.feed.start(self.tasks)
+
+    async def stop(self) -> None:
+        await self.tasks.stop()
+        await self.bus.close()
+
+
+@pytest_asyncio.fixture
+async def control_plane(nats_account: NatsAccount) -> AsyncIterator[ControlPlane]:
+    client = await nats_account.connect()
+    control_plane = ControlPlane(client)
+    await control_plane.prepare()
+    yield control_plane
+    await client.close()
+
+
+@pytest_asyncio.fixture
+async def pod(nats_account: NatsAccount, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Pod]:
+    pod = Pod(nats_account.url, nats_account.seeds["gateway"], control_plane.manifest_public_key, tmp_path / "state")
+    await pod.start()
+    yield pod
+    await pod.stop()
+
+
+ADMIN_PERMISSIONS = Permissions(inbox="_INBOX_admin", publish=(">",), subscribe=(">",))
+REVOCATION = Revocation(workspace="w1", kind="token", target="t1", at_ms=1)
+
+
+async def test_a_published_snapshot_comes_into_force(control_plane: ControlPlane, pod: Pod) -> None:
+    assert pod.store.closed_because() == "not_ready"
+
+    await control_plane.publish(voice_workspace())
+
+    await until(lambda: pod.store.is_ready)
+    assert pod.store.revision == 1
+    assert pod.store.world.index.accounts["a-eu"].name == "cartesia-eu"
+
+
+async def test_a_change_comes_into_force_and_keeps_the_records_that_did_not_change(control_plane: ControlPlane, pod: Pod) -> None:
+    await control_plane.publish(voice_workspace())
+    await until(lambda: pod.store.revision == 1)
+    issuer = pod.store.world.index.issuers["i-own"]
+
+    await control_plane.publish(at_revision(voice_workspace(), 2, grants=()))
+
+    await until(lambda: pod.store.revision == 2)
+    assert pod.store.world.index.grants == {}
+    assert pod.store.world.index.issuers["i-own"] is issuer
+
+
+async def test_a_manifest_by_another_key_is_refused(control_plane: ControlPlane, pod: Pod) -> None:
+    await control_plane.publish(voice_workspace())
+    await until(lambda: pod.store.revision == 1)
+
+    await control_plane.publish(at_revision(voice_workspace(), 2), Secret(b"x" * 32))
+
+    await until(lambda: pod.refused == ["foreign_key"])
+    assert pod.store.revision == 1
+
+
+async def test_an_older_revision_is_refused(control_plane: ControlPlane, pod: Pod) -> None:
+    await control_plane.publish(at_revision(voice_workspace(), 5))
+    await until(lambda: pod.store.revision == 5)
+
+    await control_plane.publish(at_revision(voice_workspace(), 4))
+
+    await until(lambda: pod.refused == ["older_revision"])
+    assert pod.store.revision == 5
+
+
+async def test_a_revocation_and_its_withdrawal_are_told_to_open_sessions(control_plane: ControlPlane, pod: Pod) -> None:
+    await control_plane.publish(voice_workspace())
+    await until(lambda: pod.store.is_ready)
+    told: list[int] = []
+    pod.store.subscribe(lambda: told.append(len(pod.store.revocations)))
+
+    await control_plane.revoke(REVOCATION)
+    await until(lambda: told == [1])
+    await control_plane.unrevoke(REVOCATION)
+
+    await until(lambda: told == [1, 0])
+    assert len(pod.store.world.revocations) == 0
+
+
+async def test_an_admins_command_reaches_the_pod(control_plane: ControlPlane, pod: Pod) -> None:
+    commands: list[EndSession] = []
+    pod.store.on_end_session = commands.append
+    command = EndSession(workspace="w1", exchange="r1", at_ms=1, expires_ms=int(time.time() * 1000) + 60_000)
+
+    await control_plane.end_session(command)
+
+    await until(lambda: commands == [command])
+
+
+async def test_an_expired_command_is_not_carried_out(control_plane: ControlPlane, pod: Pod) -> None:
+    commands: list[EndSession] = []
+    pod.store.on_end_session = commands.append
+    await control_plane.end_session(EndSession(workspace="w1", exchange="r1", at_ms=1, expires_ms=2))
+
+    await control_plane.revoke(REVOCATION)
+
+    await until(lambda: len(pod.store.revocations) == 1)
+    assert commands == []
+
+
+async def test_a_pod_starts_from_disk_while_the_bus_is_away(
+    control_plane: ControlPlane, pod: Pod, nats_account: NatsAccount, tmp_path: Path
+) -> None:
+    await control_plane.publish(voice_workspace())
+    await control_plane.revoke(REVOCATION)
+    await until(lambda: pod.store.is_ready and len(pod.store.revocations) == 1)
+    disk = LastKnownGood(tmp_path / "state")
+    await until(lambda: disk.read_revocations() == (REVOCATION,) and disk.read_manifest() is not None)
+    await pod.stop()
+
+    alone = Pod("nats://127.0.0.1:1", nats_account.seeds["gateway"], control_plane.manifest_public_key, tmp_path / "state")
+    await alone.start()
+
+    assert alone.store.is_ready
+    assert alone.store.revision == 1
+    assert alone.store.revocations == (REVOCATION,)
+    await alone.stop()
+
+
+async def test_a_configuration_on_disk_that_another_key_signed_is_refused(
+    control_plane: ControlPlane, pod: Pod, nats_account: NatsAccount, tmp_path: Path
+) -> None:
+    await control_plane.publish(voice_workspace())
+    disk = LastKnownGood(tmp_path / "state")
+    await until(lambda: disk.read_manifest() is not None)
+    await pod.stop()
+
+    other = Pod("nats://127.0.0.1:1", nats_account.seeds["gateway"], b"o" * 32, tmp_path / "state")
+    await other.start()
+
+    assert other.refused == ["foreign_key"]
+    assert other.store.closed_because() == "not_ready"
+    await other.stop()
+
+
+async def test_a_configuration_that_nobody_confirms_grows_too_old(
+    control_plane: ControlPlane, pod: Pod, nats_account: NatsAccount, tmp_path: Path
+) -> None:
+    await control_plane.publish(voice_workspace())
+    disk = LastKnownGood(tmp_path / "state")
+    await until(lambda: pod.store.is_ready and disk.confirmed_at() > 0 and disk.read_manifest() is not None)
+    await pod.stop()
+
+    late = Pod(
+        "nats://127.0.0.1:1",
+        nats_account.seeds["gateway"],
+        control_plane.manifest_public_key,
+        tmp_path / "state",
+        lambda: time.time() + 3700,
+    )
+    await late.start()
+
+    assert late.store.closed_because() == "config_stale"
+    await late.stop()
+
+
+@pytest.fixture
+def killable() -> Iterator[tuple[NatsAccount, Nats, Child]]:
+    seeds = nats_seeds()
+    with service_folder("nats") as folder, nats_server(folder, {"GLOTTIS": seeds}) as (server, child):
+        yield NatsAccount("GLOTTIS", server.url, seeds), server, child
+
+
+async def test_changes_are_seen_within_half_a_second_after_nats_was_killed(
+    killable: tuple[NatsAccount, Nats, Child], tmp_path: Path
+) -> None:
+    account, server, child = killable
+    control_plane = ControlPlane(await account.connect())
+    await control_plane.prepare()
+    pod = Pod(server.url, account.seeds["gateway"], control_plane.manifest_public_key, tmp_path / "state")
+    await pod.start()
+    await control_plane.publish(voice_workspace())
+    await until(lambda: pod.store.is_ready)
+
+    child.kill()
+    child.start()
+    await child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
+    control_plane.client = await account.connect()
+    await control_plane.publish(at_revision(voice_workspace(), 2))
+    await control_plane.revoke(REVOCATION)
+    acknowledged = time.monotonic()
+    await until(lambda: pod.store.revision == 2 and len(pod.store.revocations) == 1)
+
+    assert time.monotonic() - acknowledged < 0.5
+    await pod.stop()
+    await control_plane.client.close()
+
+
+async def test_the_loop_never_stalls_for_long_while_a_large_snapshot_is_applied(control_plane: ControlPlane, pod: Pod) -> None:
+    snapshot = _large()
+    stalls: list[float] = []
+    watching = pod.tasks.start("stalls", _stalls(stalls))
+
+    await control_plane.publish(snapshot)
+    await until(lambda: pod.store.revision == 1, 60)
+    await control_plane.publish(at_revision(snapshot, 2, grants=snapshot.grants[1:]))
+    await until(lambda: pod.store.revision == 2, 60)
+    watching.cancel()
+
+    assert len(pod.store.world.index.grants) > 0
+    # The bound of the design is 20 ms, measured by `make bench`; here other processes share the two cores.
+    assert sorted(stalls)[-3] < 0.05
+
+
+def _large() -> Snapshot:
+    base = voice_workspace()
+    teams = tuple(Team(id=f"t{number}", workspace="w1", name=f"Team {number}") for number in range(1000))
+    grants = tuple(
+        Grant(id=f"g{number}", workspace="w1", account="a-eu", subject=f"user:u{number % 10_000}") for number in range(100_000)
+    )
+    return at_revision(base, 1, teams=teams, grants=grants)
+
+
+async def _stalls(found: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(0.001)
+        found.append(time.perf_counter() - began - 0.001)

@@ -1,0 +1,97 @@
+"""Publishes configuration as the control plane does: signed manifests, chunks, revocations, with the real bucket names.
+
+For tests of gateways that are fed. Keys are made once a test; `secrets` writes them where a gateway's settings find them.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nats.aio.client import Client
+from nats.js.api import StreamConfig
+
+from contracts import codec, manifest, sealing, subjects
+from contracts.events import UsageEvent, usage_events
+from contracts.revocations import EndSession, Revocation
+from contracts.secret import Secret
+from contracts.snapshot import Account, Credential, Snapshot, chunks_of
+
+
+@dataclass
+class ControlPlane:
+    """What a control plane does to the bus. client: one that may do everything."""
+
+    client: Client
+    manifest_key: Secret = field(default_factory=lambda: Secret(secrets.token_bytes(32)))
+    fleet_key: Secret = field(default_factory=lambda: Secret(secrets.token_bytes(32)))
+
+    @property
+    def manifest_public_key(self) -> bytes:
+        return manifest.public_key_of(self.manifest_key)
+
+    async def prepare(self) -> None:
+        """Make buckets and streams, as the control plane does at its start."""
+        streams = self.client.jetstream()
+        for bucket in (subjects.CONFIG_BUCKET, subjects.REVOCATIONS_BUCKET):
+            await streams.create_key_value(bucket=bucket, history=1, direct=True)
+        for name, pattern in (
+            (subjects.USAGE_STREAM, subjects.USAGE_SUBJECTS),
+            (subjects.SPANS_STREAM, subjects.SPANS_SUBJECTS),
+        ):
+            await streams.add_stream(StreamConfig(name=name, subjects=[pattern], duplicate_window=120))
+
+    async def publish(self, snapshot: Snapshot, key: Secret | None = None) -> None:
+        """Publish a snapshot: chunks first, then the manifest that names them. key: another than the pinned one."""
+        bucket = await self.client.jetstream().key_value(subjects.CONFIG_BUCKET)
+        chunks = list(chunks_of(snapshot))
+        for chunk in chunks:
+            await bucket.put(subjects.chunk_key(manifest.chunk_name(chunk)), chunk)
+        signed = manifest.signed(snapshot.revision, snapshot.created_at_ms, chunks, key or self.manifest_key)
+        await bucket.put(subjects.MANIFEST_KEY, signed)
+
+    async def revoke(self, revocation: Revocation) -> None:
+        bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
+        key = subjects.revocation_key(revocation.workspace, revocation.kind, revocation.target)
+        await bucket.put(key, codec.encode(revocation))
+
+    async def unrevoke(self, revocation: Revocation) -> None:
+        bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
+        await bucket.delete(subjects.revocation_key(revocation.workspace, revocation.kind, revocation.target))
+
+    async def end_session(self, command: EndSession) -> None:
+        bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
+        await bucket.put(subjects.revocation_key(command.workspace, "session", command.exchange), codec.encode(command))
+
+    def with_credential(self, account: Account, credential: Secret, version: int = 1) -> Account:
+        """Return the account with its credential sealed to the fleet."""
+        purpose = sealing.credential_purpose(account.workspace, account.id, version, account.origin)
+        sealed = sealing.sealed(credential, version, sealing.fleet_public_key(self.fleet_key), purpose)
+        return msgspec.structs.replace(account, credentials=(Credential(slot="active", sealed=sealed),))
+
+    def key_files(self, folder: Path) -> dict[str, str]:
+        """Write the keys that a gateway is given; return the variables that name the files."""
+        public, fleet = folder / "manifest.pub", folder / "fleet.key"
+        public.write_bytes(base64.b64encode(self.manifest_public_key))
+        fleet.write_bytes(base64.b64encode(self.fleet_key.reveal()))
+        return {"GLOTTIS_MANIFEST_PUBLIC_KEY_FILE": str(public), "GLOTTIS_FLEET_KEY_FILE": str(fleet)}
+
+
+def at_revision(snapshot: Snapshot, revision: int, **changes: Any) -> Snapshot:
+    """Return the snapshot at another revision, with changed records. Any: records of the field's own type."""
+    return msgspec.structs.replace(snapshot, revision=revision, **changes)
+
+
+async def usage_on_stream(client: Client) -> list[UsageEvent]:
+    """Return every usage event that the stream holds, in order; client: one that may do everything."""
+    streams = client.jetstream()
+    state = (await streams.stream_info(subjects.USAGE_STREAM)).state
+    events: list[UsageEvent] = []
+    for sequence in range(state.first_seq, state.last_seq + 1):
+        message = await streams.get_msg(subjects.USAGE_STREAM, sequence)
+        events += usage_events(message.data or b"")
+    return events
