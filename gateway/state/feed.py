@@ -18,7 +18,6 @@ import nats.errors
 import nats.js.errors
 import structlog
 from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
-from policy.index import Index, index_steps
 
 from contracts import codec, manifest, subjects
 from contracts.manifest import Manifest, ManifestRefused
@@ -28,6 +27,7 @@ from gateway.bus import Bus
 from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks
+from policy.index import Index, index_steps
 
 _log = structlog.get_logger("gateway.state.feed")
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
-from policy.keyring import KeySetRefused
 
 from contracts.snapshot import Issuer
 from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks
+from policy.keyring import KeySetRefused
 
 _log = structlog.get_logger("gateway.state.key_sets")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
-from policy.index import Index
-from policy.world import World
 
 from contracts.revocations import EndSession, Revocation
+from policy.index import Index
+from policy.world import World
 
 _log = structlog.get_logger("gateway.state.snapshot")
 

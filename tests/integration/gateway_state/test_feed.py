@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.kit.identities import voice_workspace
-from tests.kit.processes import Child
-from tests.kit.waiting import until
 
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
@@ -24,7 +21,10 @@ from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks
 from glottis.embedded.nats import Nats
 from tests.kit.configuration import ControlPlane, at_revision
+from tests.kit.identities import voice_workspace
+from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
+from tests.kit.waiting import until
 
 
 class Pod:
