@@ -31,7 +31,7 @@ _CLEAR_LINE: Final = "\r\x1b[2K"
 class Console:
     """names: of the parts, for the prefix's width and colours; shows_output: whether children's lines are printed.
 
-    log_folder: gets `<name>.log` for each part, rotated. stream: usually stderr.
+    log_folder: gets `<name>.log` for each part, rotated. stream: for what happens; results: for what was asked for.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Console:
         shows_output: bool,
         environ: Mapping[str, str],
         stream: TextIO = sys.stderr,
+        results: TextIO = sys.stdout,
     ) -> None:
         self._stream = stream
+        self._results = results
         self._is_terminal = stream.isatty() and environ.get("TERM") != "dumb"
         self._has_colour = self._is_terminal and not environ.get("NO_COLOR")
         self._shows_output = shows_output
@@ -52,7 +54,7 @@ class Console:
         log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._log_folder = log_folder
         self._logs = {name: _open_log(self.log_file(name)) for name in names}
-        self._lines: queue.Queue[str | None] = queue.Queue(_QUEUED_LINES)
+        self._lines: queue.Queue[tuple[TextIO, str] | None] = queue.Queue(_QUEUED_LINES)
         self._left_out = 0
         self._progress = ""
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
@@ -72,6 +74,10 @@ class Console:
         """Something that the supervisor says of a part."""
         self._logs[name].info("--- %s", text)
         self._put(f"{self._prefix(name)} {self._painted(text, _RED) if is_bad else text}")
+
+    def say(self, text: str) -> None:
+        """Something that the operator asked for: an address, a table. Waits until there is room for it."""
+        self._lines.put((self._results, text))
 
     @contextmanager
     def waiting_for(self, name: str, note: str) -> Iterator[None]:
@@ -102,43 +108,50 @@ class Console:
 
     def _put(self, line: str) -> None:
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait((self._stream, line))
         except queue.Full:
             self._left_out += 1
 
     def _print_lines(self) -> None:
-        # The only place that writes to the stream. A stream that is gone (a closed pipe) is nobody's loss.
+        # The only place that writes to the streams.
         began = time.monotonic()
-        shown = ""
+        is_progress_shown = False
         while True:
             try:
-                line = self._lines.get(timeout=_SPIN_SECONDS if self._is_terminal else None)
+                item = self._lines.get(timeout=_SPIN_SECONDS if self._is_terminal else None)
             except queue.Empty:
-                shown = self._spin(time.monotonic() - began, shown)
+                is_progress_shown = self._spin(time.monotonic() - began, is_progress_shown)
                 continue
-            if line is None:
-                self._write(_CLEAR_LINE if shown else "")
+            if is_progress_shown:
+                _write(self._stream, _CLEAR_LINE)
+                is_progress_shown = False
+            if item is None:
                 return
             left_out, self._left_out = self._left_out, 0
-            notice = f"... {left_out} lines left out here; they are in {self._log_folder}\n" if left_out else ""
-            self._write(f"{_CLEAR_LINE if shown else ''}{notice}{line}\n")
-            shown = ""
+            if left_out:
+                _write(self._stream, f"... {left_out} lines left out here; they are in {self._log_folder}\n")
+            stream, text = item
+            _write(stream, f"{text}\n")
 
-    def _spin(self, seconds: float, shown: str) -> str:
-        if not self._progress:
-            self._write(_CLEAR_LINE if shown else "")
-            return ""
+    def _spin(self, seconds: float, is_shown: bool) -> bool:
+        progress = self._progress
+        if not progress:
+            if is_shown:
+                _write(self._stream, _CLEAR_LINE)
+            return False
         wheel = _SPINNER[int(seconds / _SPIN_SECONDS) % len(_SPINNER)]
-        line = f"{wheel} {self._progress}"[: shutil.get_terminal_size().columns - 1]
-        self._write(f"{_CLEAR_LINE}{line}")
-        return line
+        line = f"{wheel} {progress}"[: shutil.get_terminal_size().columns - 1]
+        _write(self._stream, f"{_CLEAR_LINE}{line}")
+        return True
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            pass
+
+def _write(stream: TextIO, text: str) -> None:
+    # A stream that is gone (a closed pipe) is nobody's loss.
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        pass
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from glottis.errors import SetupError
@@ -33,6 +33,10 @@ class Ports:
         if not 1 <= base <= 65536 - len(names):
             raise SetupError(f"--port-base {base} leaves no room for {len(names)} ports.", "Name one up to 65000.")
         return cls(**{name: base + offset for offset, name in enumerate(names)})
+
+    def with_public(self, http: int | None, https: int | None) -> Ports:
+        """Return these ports with the gateway's public ones replaced where they are named."""
+        return replace(self, http=http or self.http, https=https or self.https)
 
     def ensure_free(self) -> None:
         """Raise SetupError naming every port that another program listens on."""

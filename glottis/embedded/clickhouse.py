@@ -31,7 +31,7 @@ class Clickhouse:
     def command(self) -> Command:
         """Return the command that runs the server in the foreground, its log on stderr."""
         return Command(
-            arguments=(sys.executable, "-m", "glottis", "clickhouse"),
+            arguments=(sys.executable, "-P", "-m", "glottis", "clickhouse"),
             environment={
                 **self.environment,
                 "GLOTTIS_CLICKHOUSE_LISTEN": f"{HOST}:{self.port}",

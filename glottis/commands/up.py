@@ -1,0 +1,29 @@
+"""`glottis up`: everything on this machine, until Ctrl-C. Prints where it is and how to use it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from glottis.console import Console
+from glottis.running import chosen_ports, run_stack, stack_options
+from glottis.stack import Stack
+
+
+@click.command()
+@stack_options
+@click.option("--quiet", is_flag=True, help="Do not show what the parts say; it is in the log files.")
+def up(data_dir: Path, port_base: int | None, http_port: int | None, https_port: int | None, quiet: bool) -> None:
+    """Run everything on this machine: databases, bus, control plane, aggregator, Kokoro and the gateway.
+
+    Listens on loopback only. Keeps its state in --data-dir; a restart finds everything again.
+    """
+    run_stack(data_dir, chosen_ports(port_base, http_port, https_port), _stay, shows_output=not quiet)
+
+
+async def _stay(stack: Stack, console: Console) -> None:
+    console.say(f"gateway        {stack.http_url}  {stack.https_url}")
+    console.say(f"control plane  {stack.control_plane_url}")
+    await asyncio.Event().wait()
