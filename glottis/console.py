@@ -75,6 +75,11 @@ class Console:
         self._logs[name].info("--- %s", text)
         self._put(f"{self._prefix(name)} {self._painted(text, _RED) if is_bad else text}")
 
+    def progress(self, name: str, text: str) -> None:
+        """What a line of a child's output means; for those who do not see the line itself."""
+        if not self._shows_output:
+            self._put(f"{self._prefix(name)} {text}")
+
     def say(self, text: str) -> None:
         """Something that the operator asked for: an address, a table. Waits until there is room for it."""
         self._lines.put((self._results, text))

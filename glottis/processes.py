@@ -17,11 +17,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, Final
 
 # prctl(2), PR_SET_PDEATHSIG. Linux only: elsewhere a killed supervisor leaves its children to their own devices.
 _SET_DEATH_SIGNAL = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+# What children write (databases, events, logs) is for their own user only.
+_UMASK: Final = 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Command:
             "cwd": self.folder,
             "env": dict(self.environment),
             "start_new_session": True,
+            "umask": _UMASK,
             "preexec_fn": _set_death_signal(self.death_signal, os.getpid()),
         }
         if self.identity is not None:

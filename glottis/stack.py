@@ -7,6 +7,7 @@ Read `supervisor.py` for how parts are run and `keys.py` for who may read what.
 from __future__ import annotations
 
 import datetime
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -48,6 +49,8 @@ _NOT_PASSED_ON: Final = frozenset({"GLOTTIS_TOKEN", "GLOTTIS_CONTROL_PLANE_URL",
 _SPACE_NEEDED_BYTES: Final = 1024 * 1024 * 1024
 # The first start assembles the speech model from its packages.
 _KOKORO_READY_SECONDS: Final = 600.0
+# Its log, in JSON or for people: event="preparing weights", step="…".
+_KOKORO_STEP: Final = re.compile(r"""\bstep["']?[:=]\s*["'](.+?)["'](?:[,}\s]|$)""")
 _GATEWAY_DRAIN_SECONDS: Final = 10
 
 
@@ -257,9 +260,16 @@ def _kokoro(stack: Stack) -> Part:
             KOKORO_CACHE_DIR=cache,
         ),
         is_ready=lambda: answers_ok(HOST, stack.ports.kokoro, "/ping"),
+        starts_first=True,
+        progress=_kokoro_progress,
         ready_seconds=_KOKORO_READY_SECONDS,
         note="preparing the speech model" if not Path(cache).exists() else "loading the speech model",
     )
+
+
+def _kokoro_progress(line: str) -> str | None:
+    match = _KOKORO_STEP.search(line)
+    return match[1] if match else None
 
 
 def _databases(stack: Stack) -> dict[str, str]:

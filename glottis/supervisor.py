@@ -42,11 +42,17 @@ async def _at_once() -> bool:
     return True
 
 
+def _says_nothing(_: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One child. prepare: run before each start; is_ready: asked until it says yes; once_ready: run after that, each time.
 
     runs_once: a job (migrations) that must end with status 0 before the next part starts.
+    starts_first: started before everything else, waited for at its place: it needs nobody and takes long.
+    progress: what a line of its output says to people who wait for it, None for most lines.
     ready_seconds: how long it may take to be ready; stop_seconds: how long it may drain.
     note: what it is doing while it starts, for people who wait.
     """
@@ -57,6 +63,8 @@ class Part:
     is_ready: Callable[[], Awaitable[bool]] = _at_once
     once_ready: Callable[[], Awaitable[None]] = _nothing
     runs_once: bool = False
+    starts_first: bool = False
+    progress: Callable[[str], str | None] = _says_nothing
     ready_seconds: float = 60.0
     stop_seconds: float = 15.0
     note: str = ""
@@ -114,19 +122,20 @@ class Supervisor:
         self._stopping.set()
 
     async def _start_all(self, once_up: Callable[[], Awaitable[None]]) -> None:
+        early = {child.part.name: await self._prepare_and_spawn(child) for child in self._children if child.part.starts_first}
         for child in self._children:
-            await self._start(child)
+            await self._start(child, early.get(child.part.name))
             if not child.part.runs_once:
                 self._keepers.start(self._keep_alive(child), f"keep {child.part.name} alive")
         await once_up()
         self._stopping.set()
 
-    async def _start(self, child: _Child) -> None:
+    async def _start(self, child: _Child, process: asyncio.subprocess.Process | None = None) -> None:
+        # process: one that was started before its turn.
         part = child.part
         began = time.monotonic()
         with self._console.waiting_for(part.name, part.note):
-            await asyncio.to_thread(part.prepare)
-            process = await self._spawn(child)
+            process = process or await self._prepare_and_spawn(child)
             if part.runs_once:
                 status = await process.wait()
                 if status != 0:
@@ -138,6 +147,10 @@ class Supervisor:
         self._console.event(
             part.name, f"done in {seconds:.1f} s" if part.runs_once else f"ready in {seconds:.1f} s, pid {process.pid}"
         )
+
+    async def _prepare_and_spawn(self, child: _Child) -> asyncio.subprocess.Process:
+        await asyncio.to_thread(child.part.prepare)
+        return await self._spawn(child)
 
     async def _spawn(self, child: _Child) -> asyncio.subprocess.Process:
         command = child.part.command
@@ -205,6 +218,8 @@ class Supervisor:
         text = line.decode(errors="replace").rstrip("\r")
         child.last_lines.append(text)
         self._console.output(child.part.name, text)
+        if said := child.part.progress(text):
+            self._console.progress(child.part.name, said)
 
     async def _stop_all(self) -> None:
         for child in reversed(self._children):

@@ -91,7 +91,8 @@ class Postgres:
             "max_connections": "60",
             "shared_buffers": "64MB",
             "jit": "off",
-            "log_line_prefix": "",
+            "log_line_prefix": "%m ",
+            "log_checkpoints": "off",
         }
         if not self.durable:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

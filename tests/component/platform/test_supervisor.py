@@ -252,6 +252,43 @@ async def test_a_part_that_floods_its_output_is_not_held_up(stage: Stage) -> Non
     assert (stage.folder / "logs" / "flood.log").stat().st_size < 6 * 1024 * 1024
 
 
+async def test_a_part_that_starts_first_is_waited_for_at_its_place(stage: Stage) -> None:
+    async def slow_is_there() -> bool:
+        return stage.pid("slow") is not None
+
+    await stage.run(
+        stage.part("one", is_ready=slow_is_there),
+        stage.part("two"),
+        stage.part("slow", starts_first=True),
+        once_up=nothing,
+    )
+
+    assert [note for note in stage.notes if note.endswith("stops")] == ["slow stops", "two stops", "one stops"]
+
+
+async def test_a_part_that_started_first_and_failed_is_told_at_its_place(stage: Stage) -> None:
+    async def never() -> bool:
+        return False
+
+    slow = stage.part("slow", "import sys; sys.exit('no model')", starts_first=True, is_ready=never)
+
+    with pytest.raises(SetupError, match="slow ended with status 1 while it started"):
+        await stage.run(stage.part("one"), slow, once_up=nothing)
+
+    assert stage.notes == ["one starts", "one stops"]
+
+
+async def test_progress_is_shown_to_those_who_do_not_see_the_output(stage: Stage) -> None:
+    part = stage.part("one", progress=lambda line: "half way" if line == "one speaks" else None)
+
+    async def until_told() -> None:
+        await until(lambda: "half way" in stage.screen.getvalue())
+
+    await stage.run(part, once_up=until_told, shows_output=False)
+
+    assert "one | half way\n" in stage.screen.getvalue()
+
+
 async def test_what_the_work_raises_stops_everything_and_comes_out(stage: Stage) -> None:
     async def fail() -> None:
         raise LookupError("the demo failed")
