@@ -292,10 +292,15 @@ def locate_home(data_folder: Path, identity: Identity | None, shared_home: Path 
     return home
 
 
-def can_reach(path: Path, identity: Identity) -> bool:
-    """Return whether `identity`, which belongs to no group of ours, may enter `path` and every folder above it."""
+def can_reach(path: Path, identity: Identity, above: Path = Path("/")) -> bool:
+    """Return whether `identity`, which belongs to no group of ours, may enter `path` and every folder above it.
+
+    above: where to stop looking upwards.
+    """
     resolved = path.resolve()
     for folder in (resolved, *resolved.parents):
+        if folder == above.resolve():
+            break
         found = folder.stat()
         if found.st_uid == identity.user_id:
             allowed = stat.S_IXUSR

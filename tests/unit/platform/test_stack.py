@@ -1,0 +1,202 @@
+"""What `glottis up` runs, with which ports, and what it refuses before it starts anything."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from glottis.embedded.postgres import can_reach, locate_home
+from glottis.errors import SetupError
+from glottis.lock import lock_on
+from glottis.ports import Ports
+from glottis.processes import Identity
+from glottis.stack import Stack, _kokoro_progress, parts, passed_on, prepare_stack
+
+NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+GIB = 1024**3
+
+
+def prepared(folder: Path, free_bytes: int = 10 * GIB, **environ: str) -> Stack:
+    return prepare_stack(folder, Ports.from_base(24500), {"PATH": "/usr/bin", **environ}, NOW, lambda _: free_bytes)
+
+
+def variables(stack: Stack, part: str) -> dict[str, str]:
+    return next(dict(entry.command.environment) for entry in parts(stack) if entry.name == part)
+
+
+def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path: Path) -> None:
+    assert [part.name for part in parts(prepared(tmp_path))] == [
+        "postgres",
+        "nats",
+        "clickhouse",
+        "migrate",
+        "control-plane",
+        "aggregator",
+        "kokoro",
+        "gateway",
+    ]
+
+
+def test_a_part_gets_its_own_keys_and_no_other_ones(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
+    keys = {
+        part.name: sorted(
+            {Path(value).name for value in part.command.environment.values() if value.startswith(str(stack.keys.folder))}
+        )
+        for part in parts(stack)
+    }
+
+    assert keys == {
+        "postgres": [],
+        "nats": [],
+        "clickhouse": ["clickhouse.password"],
+        "migrate": ["clickhouse.password"],
+        "control-plane": [
+            "clickhouse.password",
+            "fleet.pub",
+            "kek.key",
+            "manifest.key",
+            "nats-control-plane.seed",
+            "owner.secret",
+        ],
+        "aggregator": ["clickhouse.password", "nats-aggregator.seed"],
+        "kokoro": ["kokoro.key"],
+        "gateway": ["fleet.key", "manifest.pub", "nats-gateway.seed"],
+    }
+
+
+def test_the_gateway_and_the_aggregator_get_no_database_password(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
+    password = stack.keys.postgres_application.read_text().strip()
+
+    assert password in variables(stack, "control-plane")["GLOTTIS_DATABASE_URL"]
+    for part in ("gateway", "aggregator", "kokoro", "clickhouse"):
+        assert password not in " ".join(variables(stack, part).values())
+
+
+def test_the_gateway_may_dial_kokoro_and_what_the_operator_names(tmp_path: Path) -> None:
+    stack = prepared(tmp_path, GLOTTIS_ALLOWED_PRIVATE_ORIGINS="http://10.0.0.5:9000")
+
+    assert variables(stack, "gateway")["GLOTTIS_ALLOWED_PRIVATE_ORIGINS"] == "http://10.0.0.5:9000,http://127.0.0.1:24506"
+
+
+def test_children_get_neither_the_operators_secrets_nor_a_proxy() -> None:
+    environ = {
+        "PATH": "/usr/bin",
+        "CARTESIA_API_KEY": "sk_car_x",
+        "HTTPS_PROXY": "http://proxy",
+        "GLOTTIS_TOKEN": "glt_x",
+        "GLOTTIS_GATEWAY_CONFIG": "gateway.yaml",
+        "GLOTTIS_KOKORO_THREADS": "4",
+    }
+
+    assert passed_on(environ) == {"PATH": "/usr/bin", "GLOTTIS_KOKORO_THREADS": "4"}
+
+
+def test_a_second_start_finds_the_same_keys_and_passwords(tmp_path: Path) -> None:
+    first, second = prepared(tmp_path), prepared(tmp_path)
+
+    assert [part.command for part in parts(second)] == [part.command for part in parts(first)]
+
+
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SetupError) as refusal:
+        prepared(tmp_path, free_bytes=200 * 1024**2)
+
+    assert refusal.value.what.endswith("is almost full: 200 MiB are free, 1024 are needed.")
+    assert not (tmp_path / "keys").exists()
+
+
+def test_a_port_in_use_is_named_with_its_purpose_and_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(SetupError) as refusal:
+            Ports.from_base(24600).with_public(http=port, https=None).ensure_free()
+
+    assert refusal.value.what == f"In use by another program on 127.0.0.1: port {port} (http)."
+    assert "--port-base" in refusal.value.to_do
+
+
+def test_a_port_base_counts_up_in_the_documented_order() -> None:
+    assert Ports.from_base(20000) == Ports(
+        http=20000,
+        https=20001,
+        control_plane=20002,
+        gateway_admin=20003,
+        aggregator=20004,
+        exporter=20005,
+        kokoro=20006,
+        nats=20007,
+        postgres=20008,
+        clickhouse=20009,
+    )
+
+
+@pytest.mark.parametrize("base", [0, -1, 65530, 100000])
+def test_a_port_base_without_room_is_refused(base: int) -> None:
+    with pytest.raises(SetupError, match="leaves no room for 10 ports"):
+        Ports.from_base(base)
+
+
+def test_two_runs_on_one_folder_are_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with lock_on(folder), pytest.raises(SetupError) as refusal, lock_on(folder):
+        pass
+
+    assert refusal.value.what == f"Another `glottis up` (pid {os.getpid()}) uses {folder}."
+    with lock_on(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SetupError) as refusal, lock_on(tmp_path / "file" / "data"):
+        pass
+
+    assert refusal.value.what.startswith(f"Cannot write the data folder {tmp_path}/file/data: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ('{"step": "Assembling the model ...", "event": "preparing weights"}', "Assembling the model ..."),
+        ("[info] preparing weights  step='Fetching the voices ...'", "Fetching the voices ..."),
+        ('{"event": "listening"}', None),
+    ],
+)
+def test_the_speech_models_preparation_is_told_step_by_step(line: str, step: str | None) -> None:
+    assert _kokoro_progress(line) == step
+
+
+def test_a_folder_is_reachable_only_if_every_one_above_it_is(tmp_path: Path) -> None:
+    stranger = Identity(user_id=65000, group_id=65000)
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent, tmp_path):
+        folder.chmod(0o711)
+
+    assert can_reach(inner, stranger, above=tmp_path.parent)
+    inner.parent.chmod(0o700)
+    assert not can_reach(inner, stranger, above=tmp_path.parent)
+
+
+def test_the_database_stays_where_its_first_start_put_it(tmp_path: Path) -> None:
+    stranger = Identity(user_id=65000, group_id=65000)
+    data = tmp_path / "closed"
+    data.mkdir(mode=0o700)
+
+    first = locate_home(data, stranger, shared_home=tmp_path / "shared")
+    data.chmod(0o755)
+    second = locate_home(data, stranger, shared_home=tmp_path / "shared")
+
+    assert first.parent == tmp_path / "shared"
+    assert second == first
+
+
+def test_the_database_is_in_the_data_folder_where_nobody_else_must_reach_it(tmp_path: Path) -> None:
+    assert locate_home(tmp_path, None) == tmp_path / "postgres"
