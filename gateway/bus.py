@@ -9,7 +9,8 @@ timeout, so it is logged here. Read next: `gateway.state.feed`, `gateway.telemet
 import asyncio
 import contextlib
 import random
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import nats.errors
 import structlog
@@ -116,3 +117,26 @@ class Bus:
         # nats-py repeats a refused connection on each attempt; the text of a denied permission stands nowhere else.
         level = _log.debug if isinstance(fault, OSError) else _log.warning
         level("bus error", error=type(fault).__name__, why=str(fault)[:300])
+
+
+class StreamMessage(Protocol):
+    """A message for a stream. `id`: the stream drops what it already has."""
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+
+def stream_of(bus: Bus) -> Callable[[StreamMessage], Awaitable[None]]:
+    """Return what stores one message in its stream, waiting for the connection first. Raises nats-py's errors."""
+
+    async def stored(message: StreamMessage) -> None:
+        await bus.up()
+        await bus.jetstream.publish(message.subject, message.payload, headers={"Nats-Msg-Id": message.id})
+
+    return stored

@@ -107,8 +107,13 @@ class KeySets:
 
     def _of(self, issuer: Issuer) -> _Known:
         known = self._known.get(issuer.id)
-        if known is None or (known.issuer is not issuer and known.issuer != issuer):
+        if known is None:
             known = self._known[issuer.id] = _Known(issuer)
+        elif known.issuer is not issuer:
+            if _source(known.issuer) != _source(issuer):
+                self._store.world.keys.forget(issuer.id)
+                known = self._known[issuer.id] = _Known(issuer)
+            known.issuer = issuer
         return known
 
     def _take_static(self, issuer: Issuer) -> None:
@@ -124,7 +129,7 @@ class KeySets:
         issuer = known.issuer
         try:
             document = await self._fetch(await self._address(issuer))
-            if self._known.get(issuer.id) is known:  # else its settings changed meanwhile, and this set is of the old ones
+            if self._known.get(issuer.id) is known:  # else its source changed meanwhile, and this set is of the old one
                 self._set(issuer, document)
             known.fetched_at = self._clock()
             known.failures = 0
@@ -153,6 +158,10 @@ class KeySets:
     def _set(self, issuer: Issuer, document: bytes) -> None:
         usable = self._store.world.keys.set_keys(issuer.id, document)
         _log.info("key set in force", issuer=issuer.issuer, keys=usable)
+
+
+def _source(issuer: Issuer) -> tuple[str, str | None]:
+    return issuer.issuer, issuer.jwks_uri
 
 
 def _is_static(issuer: Issuer) -> bool:

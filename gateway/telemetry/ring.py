@@ -141,6 +141,15 @@ class Ring:
             raise RingUnusable(f"{path} is not a spool file of this release. Move it out of the spool's folder.")
         return cls(path, descriptor, memory, capacity)
 
+    def is_locked_by_another(self) -> bool:
+        """Tell whether a living writer holds the file; for rings that were only looked at."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
     @property
     def used(self) -> int:
         """Return how many bytes are taken."""
