@@ -1,0 +1,137 @@
+"""What the edge needs from the rest of the gateway, in one object.
+
+`EdgeContext` is made once by the composition root and given to every connection. The edge knows its collaborators by what
+they do (the protocols below), so that it is tested with real sockets and hand-made collaborators. Read next:
+`gateway.edge.protocol`, which hands it on to every exchange.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from contracts.secret import Secret
+from contracts.snapshot import Account, Issuer
+from gateway.upstream.upstreams import Upstreams
+from policy.decide import Route, World
+from policy.usage import Settled, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask of a pod. Seconds and bytes as named; 0 disables a limit that is not a size of a buffer."""
+
+    head_bytes: int = 32 * 1024
+    header_count: int = 100
+    head_seconds: float = 10.0
+    """from the first byte of a head to its end"""
+    keep_alive_seconds: float = 75.0
+    """an open connection without a request; longer than the 60 s of common load balancers, so that they close first"""
+    body_bytes: int = 4 * 1024**3
+    body_idle_seconds: float = 60.0
+    """between two reads of a request body"""
+    judged_body_bytes: int = 1024 * 1024
+    """a JSON body that is judged is held whole"""
+    held_form_bytes: int = 1024 * 1024
+    """of a form whose account is not known yet"""
+    judged_message_bytes: int = 1024 * 1024
+    """WebSocket: a message that is judged is held whole"""
+    message_bytes: int = 16 * 1024 * 1024
+    """WebSocket: any message, per direction"""
+    connections_per_address: int = 10_000
+    response_head_seconds: float = 300.0
+    """from the end of the request to the provider's first byte"""
+    response_idle_seconds: float = 900.0
+    """silence inside an answer; longer than any provider's own"""
+    stall_seconds: float = 120.0
+    """a peer that reads nothing"""
+    revocation_drain_seconds: float = 5.0
+    """how long audio of text already sent may still flow after a revocation"""
+
+
+class KeySets(Protocol):
+    """Fetches issuers' key sets."""
+
+    def refresh(self, issuer: Issuer) -> Awaitable[None]:
+        """Bring the issuer's keys up to date; shared, and at most once per 10 s an issuer. Never raises."""
+
+
+class Credentials(Protocol):
+    """Opens accounts' sealed credentials."""
+
+    def of(self, account: Account) -> Secret:
+        """Return the account's active credential. Raises if there is none that this pod can open."""
+
+
+class Recorder(Protocol):
+    """Takes note of what happened. Its methods neither block nor raise."""
+
+    def admit(self, tally: Tally, now_ms: int) -> None:
+        """Write down what the tally holds, before the bytes that cost it leave."""
+
+    def settle(self, settled: Settled) -> None:
+        """End an exchange: usage, spans, metrics, one log line."""
+
+
+class OpenExchange(Protocol):
+    """An exchange that lives longer than one call: an HTTP answer in flight or a WebSocket session."""
+
+    request_id: str
+
+    def world_changed(self, now: float) -> None:
+        """Judge again what was admitted: a revocation, an expiry or a withdrawn grant binds on open exchanges."""
+
+    def drain(self, now: float) -> None:
+        """The pod stops: finish what is under way, take nothing new, end at the next boundary."""
+
+    def end(self, reason: str, sentence: str = "") -> None:
+        """End at once with a reason of ours; `sentence` is an admin's, for the client."""
+
+    def abort(self) -> None:
+        """Cut both sides; the drain's deadline has passed."""
+
+
+class OpenExchanges:
+    """Every exchange in flight on this pod, by request id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, OpenExchange] = {}
+
+    def add(self, exchange: OpenExchange) -> None:
+        """Enter an exchange; it leaves by `discard`, exactly once, when it settles."""
+        self._by_id[exchange.request_id] = exchange
+
+    def discard(self, request_id: str) -> None:
+        """Remove an exchange, if it is there."""
+        self._by_id.pop(request_id, None)
+
+    def get(self, request_id: str) -> OpenExchange | None:
+        """Return the exchange with that request id, for an admin's command."""
+        return self._by_id.get(request_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[OpenExchange]:
+        return iter(tuple(self._by_id.values()))
+
+
+@dataclass(slots=True)
+class EdgeContext:
+    """The edge's whole surroundings. One a process."""
+
+    world: Callable[[], World]
+    """the configuration in force now; swapped atomically"""
+    key_sets: KeySets
+    credentials: Credentials
+    upstreams: Upstreams
+    recorder: Recorder
+    clock: Callable[[], float]
+    """Unix seconds"""
+    new_id: Callable[[], str]
+    """a fresh request id (UUIDv7 text)"""
+    pod: str
+    limits: Limits = field(default_factory=Limits)
+    mint_access_token: Callable[[Route, bytes, float], tuple[int, bytes]] | None = None
+    """answers `POST /access-token`: (route, request body, now) -> (status, JSON body); None: there is no signing key"""
+    open: OpenExchanges = field(default_factory=OpenExchanges)
+    is_draining: bool = False

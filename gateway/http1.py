@@ -1,0 +1,326 @@
+"""HTTP/1.1 on the wire, without I/O: heads in, header pairs out; body framing, so that both sides agree on every boundary.
+
+Stricter than RFC 9112 allows, because a proxy that guesses is how requests are smuggled: CRLF only, no folded lines, no
+blank before a colon, one length or one `chunked`, never both. Header names and values keep their bytes, order and case.
+Knows nothing of policy or providers. Read next: `gateway.edge.protocol` (requests), `gateway.upstream.connection` (answers).
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from policy.facts import Header
+
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_NAME: Final = re.compile(_TOKEN + rb"\Z")
+_CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
+_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\r\n")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?\r\n")
+_ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
+
+UNTIL_CLOSE: Final = -2
+CHUNKED: Final = -1
+"""values of a body's length when it is not counted in advance"""
+
+
+class Malformed(Exception):
+    """Bytes that are not acceptable HTTP. `reason`: a key of the refusal table; `detail`: a fixed text of ours."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class Request:
+    """A request's head and what it says about its framing."""
+
+    method: str
+    target: bytes
+    """in origin form, as received; `*` for `OPTIONS *`"""
+    minor: int
+    """0 for HTTP/1.0"""
+    headers: list[Header]
+    length: int = 0
+    """of the body in bytes, or CHUNKED"""
+    host: bytes = b""
+    """as received, with its port"""
+    closes: bool = False
+    """the connection ends after the answer"""
+    expects_continue: bool = False
+    upgrade: bytes = b""
+    """the protocol asked for, in lower case; empty if `Connection` does not name `upgrade`"""
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer's head and what it says about its framing, before the request's method is considered."""
+
+    status: int
+    reason: bytes
+    headers: list[Header]
+    length: int = UNTIL_CLOSE
+    """of the body in bytes, CHUNKED or UNTIL_CLOSE"""
+    closes: bool = False
+    location: bytes | None = None
+    declared: int | None = None
+    """the Content-Length, if there was one; on an answer without a body it is no framing"""
+
+
+_LENGTH_OF_BODY: Final = 1
+_CODING: Final = 2
+_CONNECTION: Final = 3
+_HOST: Final = 4
+_EXPECT: Final = 5
+_UPGRADE: Final = 6
+_LOCATION: Final = 7
+_KINDS: Final = {
+    b"content-length": _LENGTH_OF_BODY,
+    b"transfer-encoding": _CODING,
+    b"connection": _CONNECTION,
+    b"host": _HOST,
+    b"expect": _EXPECT,
+    b"upgrade": _UPGRADE,
+    b"location": _LOCATION,
+}
+_ORDINARY: Final = 0
+_kinds_seen: Final[dict[bytes, int]] = {}
+"""header names that are tokens, in every spelling that came, with their kind; saves the check of each name"""
+_MOST_NAMES_SEEN: Final = 4096
+
+
+def _kind_of(name: bytes) -> int:
+    """Return what a header name means for framing. Raises Malformed if it is no token."""
+    if _NAME.match(name) is None:
+        raise Malformed("malformed_request", "a header line is not `name: value`")
+    kind = _KINDS.get(name.lower(), _ORDINARY)
+    if len(_kinds_seen) < _MOST_NAMES_SEEN and len(name) <= 64:
+        _kinds_seen[name] = kind
+    return kind
+
+
+def _header_lines(head: bytes, start: int, max_count: int) -> list[bytes]:
+    """Return the lines after `start`, where CRLF stands at each end and no other control character anywhere."""
+    block = head[start:]
+    lines = block.split(b"\r\n")
+    if lines.pop():
+        raise Malformed("malformed_request", "the head does not end in CR LF")
+    if len(lines) > max_count:
+        raise Malformed("too_many_headers")
+    # every CR and LF belongs to a counted CRLF, or there are more of them than that
+    if len(block) - len(block.translate(None, _CONTROLS)) != 2 * len(lines):
+        raise Malformed("malformed_request", "a control character, or a line not ended by CR LF")
+    return lines
+
+
+def _length_of(value: bytes, seen: int | None) -> int:
+    if seen is not None:
+        raise Malformed("malformed_request", "Content-Length occurs twice")
+    if _LENGTH.match(value) is None:
+        raise Malformed("malformed_request", "Content-Length is not one decimal number")
+    return int(value)
+
+
+def parse_request(head: bytes, max_headers: int) -> Request:
+    """Return the request whose head is given, from its first byte to the last header's CRLF (the empty line excluded).
+
+    Raises Malformed with a reason that is answered 400, 431, 417, 501 or 505.
+    """
+    line = _REQUEST_LINE.match(head)
+    if line is None:
+        raise Malformed("malformed_request", "the request line is not `METHOD target HTTP/1.1`")
+    method, target, major, minor = line.groups()
+    if major != b"1" or minor > b"1":
+        raise Malformed("unsupported_http_version")
+    headers: list[Header] = []
+    request = Request(method.decode("ascii"), target, int(minor), headers)
+    length: int | None = None
+    is_chunked = keeps = has_host = False
+    connection = upgrade = b""
+    for text in _header_lines(head, line.end(), max_headers):
+        name, colon, value = text.partition(b":")
+        value = value.strip(b" \t")
+        headers.append((name, value))
+        kind = _kinds_seen.get(name)
+        if kind is None or not colon:
+            kind = _kind_of(name if colon else b"")
+        if kind == _ORDINARY:
+            continue
+        if kind == _HOST:
+            if has_host:
+                raise Malformed("malformed_request", "Host occurs twice")
+            has_host = True
+            request.host = value
+        elif kind == _CONNECTION:
+            connection = connection + b"," + value if connection else value
+        elif kind == _LENGTH_OF_BODY:
+            length = _length_of(value, length)
+        elif kind == _CODING:
+            if is_chunked or value.lower() != b"chunked":
+                raise Malformed("unsupported_transfer_encoding")
+            is_chunked = True
+        elif kind == _EXPECT:
+            if value.lower() != b"100-continue":
+                raise Malformed("expectation_failed")
+            request.expects_continue = minor == b"1"
+        elif kind == _UPGRADE:
+            upgrade = value.lower()
+    if connection:
+        options = [option.strip() for option in connection.lower().split(b",")]
+        request.closes = b"close" in options
+        keeps = b"keep-alive" in options
+        if b"upgrade" in options:
+            request.upgrade = upgrade
+    if is_chunked:
+        # RFC 9112 §6.3: a request with both is to be taken for an attempt at smuggling; so is a coding of HTTP/1.0
+        if length is not None or minor == b"0":
+            raise Malformed("malformed_request", "Transfer-Encoding beside Content-Length, or in HTTP/1.0")
+        length = CHUNKED
+    if minor == b"0":
+        request.closes = request.closes or not keeps
+    elif not has_host:
+        raise Malformed("malformed_request", "Host is missing")
+    request.length = length or 0
+    if not target.startswith(b"/"):
+        _to_origin_form(request)
+    return request
+
+
+def _to_origin_form(request: Request) -> None:
+    """Turn the absolute form, which RFC 9112 §3.2.2 asks servers to accept, into the origin form."""
+    if request.target == b"*" and request.method == "OPTIONS":
+        return
+    absolute = _ABSOLUTE.match(request.target)
+    if absolute is None:
+        raise Malformed("malformed_request", "the request target is not a path")
+    request.host = absolute[1]
+    rest = absolute[2] or b"/"
+    request.target = rest if rest.startswith(b"/") else b"/" + rest
+
+
+def parse_response(head: bytes, max_headers: int) -> Response:
+    """Return the answer whose head is given, up to the last header's CRLF (the empty line excluded). Raises Malformed."""
+    line = _STATUS_LINE.match(head)
+    if line is None:
+        raise Malformed("upstream_protocol_error", "status line")
+    response = Response(int(line[2]), line[3] or b"", [], closes=line[1] == b"0")
+    try:
+        _read_headers(response, _header_lines(head, line.end(), max_headers))
+    except Malformed as error:
+        raise Malformed("upstream_protocol_error", error.detail or error.reason) from error
+    return response
+
+
+def _read_headers(response: Response, lines: list[bytes]) -> None:
+    headers = response.headers
+    is_chunked = False
+    for text in lines:
+        name, colon, value = text.partition(b":")
+        value = value.strip(b" \t")
+        headers.append((name, value))
+        kind = _kinds_seen.get(name)
+        if kind is None or not colon:
+            kind = _kind_of(name if colon else b"")
+        if kind == _ORDINARY:
+            continue
+        if kind == _LENGTH_OF_BODY:
+            response.declared = _length_of(value, response.declared)
+        elif kind == _CODING:
+            if is_chunked or value.lower() != b"chunked":
+                raise Malformed("upstream_protocol_error", "transfer coding")
+            is_chunked = True
+        elif kind == _CONNECTION:
+            options = [option.strip() for option in value.lower().split(b",")]
+            response.closes = response.closes or b"close" in options
+        elif kind == _LOCATION:
+            response.location = value
+    if is_chunked:
+        if response.declared is not None:
+            raise Malformed("upstream_protocol_error", "Transfer-Encoding beside Content-Length")
+        response.length = CHUNKED
+    elif response.declared is not None:
+        response.length = response.declared
+
+
+_LONGEST_SIZE_LINE: Final = 256
+
+
+@dataclass(slots=True)
+class ChunkedBody:
+    """Takes a chunked body apart: payload out, extensions and trailers dropped.
+
+    Both are dropped and not refused: neither is forwarded, so no peer can understand them otherwise than we do, and both
+    are bounded. Raises Malformed from `feed` for anything else that RFC 9112 §7.1 does not name.
+    """
+
+    max_trailer_bytes: int = 16 * 1024
+    is_complete: bool = False
+    _left: int = field(default=0, init=False)
+    """payload bytes of the current chunk that are still to come"""
+    _partial: bytes = field(default=b"", init=False)
+    """a size line, the CRLF after a chunk, or a trailer line, as far as it came"""
+    _at: int = field(default=0, init=False)
+    """0: a size line is next, 1: the CRLF that ends a chunk, 2: trailer lines"""
+    _overhead: int = field(default=0, init=False)
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Return the payload pieces in the data, and how many of its bytes were taken (fewer only at the body's end)."""
+        pieces: list[bytes] = []
+        position, end = 0, len(data)
+        while position < end:
+            if self._left:
+                piece = data[position : position + self._left] if position or end > self._left else data
+                pieces.append(piece)
+                position += len(piece)
+                self._left -= len(piece)
+                if not self._left:
+                    self._at = 1
+                continue
+            newline = data.find(b"\n", position, position + _LONGEST_SIZE_LINE if self._at != 2 else end)
+            if newline < 0:
+                self._partial += data[position:]
+                if len(self._partial) > (_LONGEST_SIZE_LINE if self._at != 2 else self.max_trailer_bytes):
+                    raise Malformed("malformed_request", "a line of the chunked body is too long")
+                return pieces, end
+            line = self._partial + data[position : newline + 1] if self._partial else data[position : newline + 1]
+            self._partial = b""
+            position = newline + 1
+            if len(line) < 2 or line[-2] != 13:
+                raise Malformed("malformed_request", "a line of the chunked body is not ended by CR LF")
+            self._take_line(line[:-2])
+            if self.is_complete:
+                return pieces, position
+        return pieces, position
+
+    def _take_line(self, line: bytes) -> None:
+        if self._at == 1:
+            if line:
+                raise Malformed("malformed_request", "a chunk is longer than its size")
+            self._at = 0
+        elif self._at == 0:
+            size = _CHUNK_SIZE.match(line)
+            if size is None:
+                raise Malformed("malformed_request", "a chunk size is not hexadecimal")
+            self._left = int(size[1], 16)
+            if not self._left:
+                self._at = 2
+        elif line:
+            self._overhead += len(line)
+            if self._overhead > self.max_trailer_bytes:
+                raise Malformed("malformed_request", "the trailers are too long")
+        else:
+            self.is_complete = True
+
+
+def chunk_of(pieces: list[bytes]) -> bytes:
+    """Return the payload pieces, at least one of them not empty, as one chunk."""
+    if len(pieces) == 1:
+        return b"%x\r\n%b\r\n" % (len(pieces[0]), pieces[0])
+    payload = b"".join(pieces)
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
