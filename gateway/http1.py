@@ -53,6 +53,8 @@ class Request:
     expects_continue: bool = False
     upgrade: bytes = b""
     """the protocol asked for, in lower case; empty if `Connection` does not name `upgrade`"""
+    trace_parent: bytes | None = None
+    trace_state: bytes = b""
 
 
 @dataclass(slots=True)
@@ -66,8 +68,14 @@ class Response:
     """of the body in bytes, CHUNKED or UNTIL_CLOSE"""
     closes: bool = False
     location: bytes | None = None
+    request_id: bytes = b""
+    """the provider's own `X-Request-ID`"""
     declared: int | None = None
     """the Content-Length, if there was one; on an answer without a body it is no framing"""
+
+    def has_body(self, method: str) -> bool:
+        """Tell whether a body follows the head (RFC 9112 §6.3)."""
+        return method != "HEAD" and self.status != 204 and self.status != 304
 
 
 _LENGTH_OF_BODY: Final = 1
@@ -77,6 +85,9 @@ _HOST: Final = 4
 _EXPECT: Final = 5
 _UPGRADE: Final = 6
 _LOCATION: Final = 7
+_TRACE_PARENT: Final = 8
+_TRACE_STATE: Final = 9
+_REQUEST_ID: Final = 10
 _KINDS: Final = {
     b"content-length": _LENGTH_OF_BODY,
     b"transfer-encoding": _CODING,
@@ -85,6 +96,9 @@ _KINDS: Final = {
     b"expect": _EXPECT,
     b"upgrade": _UPGRADE,
     b"location": _LOCATION,
+    b"traceparent": _TRACE_PARENT,
+    b"tracestate": _TRACE_STATE,
+    b"x-request-id": _REQUEST_ID,
 }
 _ORDINARY: Final = 0
 _kinds_seen: Final[dict[bytes, int]] = {}
@@ -95,7 +109,7 @@ _MOST_NAMES_SEEN: Final = 4096
 def _kind_of(name: bytes) -> int:
     """Return what a header name means for framing. Raises Malformed if it is no token."""
     if _NAME.match(name) is None:
-        raise Malformed("malformed_request", "a header line is not `name: value`")
+        raise Malformed("head_malformed", "a header line is not `name: value`")
     kind = _KINDS.get(name.lower(), _ORDINARY)
     if len(_kinds_seen) < _MOST_NAMES_SEEN and len(name) <= 64:
         _kinds_seen[name] = kind
@@ -107,34 +121,34 @@ def _header_lines(head: bytes, start: int, max_count: int) -> list[bytes]:
     block = head[start:]
     lines = block.split(b"\r\n")
     if lines.pop():
-        raise Malformed("malformed_request", "the head does not end in CR LF")
+        raise Malformed("head_malformed", "the head does not end in CR LF")
     if len(lines) > max_count:
-        raise Malformed("too_many_headers")
+        raise Malformed("head_too_large", "too many headers")
     # every CR and LF belongs to a counted CRLF, or there are more of them than that
     if len(block) - len(block.translate(None, _CONTROLS)) != 2 * len(lines):
-        raise Malformed("malformed_request", "a control character, or a line not ended by CR LF")
+        raise Malformed("head_malformed", "a control character, or a line not ended by CR LF")
     return lines
 
 
 def _length_of(value: bytes, seen: int | None) -> int:
     if seen is not None:
-        raise Malformed("malformed_request", "Content-Length occurs twice")
+        raise Malformed("head_malformed", "Content-Length occurs twice")
     if _LENGTH.match(value) is None:
-        raise Malformed("malformed_request", "Content-Length is not one decimal number")
+        raise Malformed("head_malformed", "Content-Length is not one decimal number")
     return int(value)
 
 
 def parse_request(head: bytes, max_headers: int) -> Request:
     """Return the request whose head is given, from its first byte to the last header's CRLF (the empty line excluded).
 
-    Raises Malformed with a reason that is answered 400, 431, 417, 501 or 505.
+    Raises Malformed with a reason that is answered 400 or 431.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
-        raise Malformed("malformed_request", "the request line is not `METHOD target HTTP/1.1`")
+        raise Malformed("head_malformed", "the request line is not `METHOD target HTTP/1.1`")
     method, target, major, minor = line.groups()
     if major != b"1" or minor > b"1":
-        raise Malformed("unsupported_http_version")
+        raise Malformed("head_malformed", "the version is not HTTP/1.1 or HTTP/1.0")
     headers: list[Header] = []
     request = Request(method.decode("ascii"), target, int(minor), headers)
     length: int | None = None
@@ -151,7 +165,7 @@ def parse_request(head: bytes, max_headers: int) -> Request:
             continue
         if kind == _HOST:
             if has_host:
-                raise Malformed("malformed_request", "Host occurs twice")
+                raise Malformed("host_invalid")
             has_host = True
             request.host = value
         elif kind == _CONNECTION:
@@ -160,14 +174,18 @@ def parse_request(head: bytes, max_headers: int) -> Request:
             length = _length_of(value, length)
         elif kind == _CODING:
             if is_chunked or value.lower() != b"chunked":
-                raise Malformed("unsupported_transfer_encoding")
+                raise Malformed("head_malformed", "Transfer-Encoding is not `chunked`")
             is_chunked = True
         elif kind == _EXPECT:
             if value.lower() != b"100-continue":
-                raise Malformed("expectation_failed")
+                raise Malformed("head_malformed", "Expect is not `100-continue`")
             request.expects_continue = minor == b"1"
         elif kind == _UPGRADE:
             upgrade = value.lower()
+        elif kind == _TRACE_PARENT:
+            request.trace_parent = value
+        elif kind == _TRACE_STATE:
+            request.trace_state = value
     if connection:
         options = [option.strip() for option in connection.lower().split(b",")]
         request.closes = b"close" in options
@@ -177,12 +195,12 @@ def parse_request(head: bytes, max_headers: int) -> Request:
     if is_chunked:
         # RFC 9112 §6.3: a request with both is to be taken for an attempt at smuggling; so is a coding of HTTP/1.0
         if length is not None or minor == b"0":
-            raise Malformed("malformed_request", "Transfer-Encoding beside Content-Length, or in HTTP/1.0")
+            raise Malformed("head_malformed", "Transfer-Encoding beside Content-Length, or in HTTP/1.0")
         length = CHUNKED
     if minor == b"0":
         request.closes = request.closes or not keeps
     elif not has_host:
-        raise Malformed("malformed_request", "Host is missing")
+        raise Malformed("host_invalid")
     request.length = length or 0
     if not target.startswith(b"/"):
         _to_origin_form(request)
@@ -195,7 +213,7 @@ def _to_origin_form(request: Request) -> None:
         return
     absolute = _ABSOLUTE.match(request.target)
     if absolute is None:
-        raise Malformed("malformed_request", "the request target is not a path")
+        raise Malformed("head_malformed", "the request target is not a path")
     request.host = absolute[1]
     rest = absolute[2] or b"/"
     request.target = rest if rest.startswith(b"/") else b"/" + rest
@@ -205,12 +223,12 @@ def parse_response(head: bytes, max_headers: int) -> Response:
     """Return the answer whose head is given, up to the last header's CRLF (the empty line excluded). Raises Malformed."""
     line = _STATUS_LINE.match(head)
     if line is None:
-        raise Malformed("upstream_protocol_error", "status line")
+        raise Malformed("upstream_protocol", "status line")
     response = Response(int(line[2]), line[3] or b"", [], closes=line[1] == b"0")
     try:
         _read_headers(response, _header_lines(head, line.end(), max_headers))
     except Malformed as error:
-        raise Malformed("upstream_protocol_error", error.detail or error.reason) from error
+        raise Malformed("upstream_protocol", error.detail or error.reason) from error
     return response
 
 
@@ -230,16 +248,18 @@ def _read_headers(response: Response, lines: list[bytes]) -> None:
             response.declared = _length_of(value, response.declared)
         elif kind == _CODING:
             if is_chunked or value.lower() != b"chunked":
-                raise Malformed("upstream_protocol_error", "transfer coding")
+                raise Malformed("upstream_protocol", "transfer coding")
             is_chunked = True
         elif kind == _CONNECTION:
             options = [option.strip() for option in value.lower().split(b",")]
             response.closes = response.closes or b"close" in options
         elif kind == _LOCATION:
             response.location = value
+        elif kind == _REQUEST_ID:
+            response.request_id = value
     if is_chunked:
         if response.declared is not None:
-            raise Malformed("upstream_protocol_error", "Transfer-Encoding beside Content-Length")
+            raise Malformed("upstream_protocol", "Transfer-Encoding beside Content-Length")
         response.length = CHUNKED
     elif response.declared is not None:
         response.length = response.declared
@@ -283,13 +303,13 @@ class ChunkedBody:
             if newline < 0:
                 self._partial += data[position:]
                 if len(self._partial) > (_LONGEST_SIZE_LINE if self._at != 2 else self.max_trailer_bytes):
-                    raise Malformed("malformed_request", "a line of the chunked body is too long")
+                    raise Malformed("head_malformed", "a line of the chunked body is too long")
                 return pieces, end
             line = self._partial + data[position : newline + 1] if self._partial else data[position : newline + 1]
             self._partial = b""
             position = newline + 1
             if len(line) < 2 or line[-2] != 13:
-                raise Malformed("malformed_request", "a line of the chunked body is not ended by CR LF")
+                raise Malformed("head_malformed", "a line of the chunked body is not ended by CR LF")
             self._take_line(line[:-2])
             if self.is_complete:
                 return pieces, position
@@ -298,19 +318,19 @@ class ChunkedBody:
     def _take_line(self, line: bytes) -> None:
         if self._at == 1:
             if line:
-                raise Malformed("malformed_request", "a chunk is longer than its size")
+                raise Malformed("head_malformed", "a chunk is longer than its size")
             self._at = 0
         elif self._at == 0:
             size = _CHUNK_SIZE.match(line)
             if size is None:
-                raise Malformed("malformed_request", "a chunk size is not hexadecimal")
+                raise Malformed("head_malformed", "a chunk size is not hexadecimal")
             self._left = int(size[1], 16)
             if not self._left:
                 self._at = 2
         elif line:
             self._overhead += len(line)
             if self._overhead > self.max_trailer_bytes:
-                raise Malformed("malformed_request", "the trailers are too long")
+                raise Malformed("head_malformed", "the trailers are too long")
         else:
             self.is_complete = True
 
@@ -324,3 +344,9 @@ def chunk_of(pieces: list[bytes]) -> bytes:
 
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def host_name(host: bytes) -> bytes:
+    """Return the name in a Host value: lower case, without the port."""
+    name, _, port = host.rpartition(b":")
+    return (name if name and port.isdigit() else host).lower()

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer
+from gateway.tasks import Tasks
 from gateway.upstream.upstreams import Upstreams
 from policy.decide import Route, World
 from policy.usage import Settled, Tally
@@ -115,6 +116,29 @@ class OpenExchanges:
         return iter(tuple(self._by_id.values()))
 
 
+class Addresses:
+    """How many connections each client address has open."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def enter(self, address: str, limit: int) -> bool:
+        """Count one more connection, unless the address has as many as the limit allows (0: no limit)."""
+        count = self._counts.get(address, 0)
+        if limit and count >= limit:
+            return False
+        self._counts[address] = count + 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Count one connection less; once for each `enter`. A session that was handed over calls it when it ends."""
+        count = self._counts.get(address, 0)
+        if count > 1:
+            self._counts[address] = count - 1
+        else:
+            self._counts.pop(address, None)
+
+
 @dataclass(slots=True)
 class EdgeContext:
     """The edge's whole surroundings. One a process."""
@@ -130,8 +154,10 @@ class EdgeContext:
     new_id: Callable[[], str]
     """a fresh request id (UUIDv7 text)"""
     pod: str
+    tasks: Tasks
     limits: Limits = field(default_factory=Limits)
     mint_access_token: Callable[[Route, bytes, float], tuple[int, bytes]] | None = None
     """answers `POST /access-token`: (route, request body, now) -> (status, JSON body); None: there is no signing key"""
     open: OpenExchanges = field(default_factory=OpenExchanges)
+    addresses: Addresses = field(default_factory=Addresses)
     is_draining: bool = False

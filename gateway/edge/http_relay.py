@@ -1,0 +1,864 @@
+"""One HTTP exchange: a client's request to a provider, and its answer back, at protocol level.
+
+Callbacks all the way: bytes that came from one side are written to the other in the same call, and a task runs only where
+something has to be waited for (a dial, an issuer's keys). What is to happen with the next bytes of the request body is the
+method in `_intake`: held for judgement, read as a form, forwarded, or thrown away. Everything ends in `_settle`, once.
+Judging is `policy.decide`'s, framing is `gateway.http1`'s. Read next: `gateway.upstream.connection`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from contracts.events import Outcome
+from contracts.secret import Secret
+from gateway import http1
+from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_answer
+from gateway.edge.masking import Masker
+from gateway.edge.metering import AnswerMeter, answer_meter
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.faults import UpstreamFault
+from gateway.upstream.origin import Origin
+from policy.decide import Admit, NeedFacts, NeedKeys, Route, decide, judge_message
+from policy.facts import Facts, RequestHead, Unjudgeable
+from policy.peek import FormReader, facts_of_json
+from policy.providers import registry
+from policy.refusal import TABLE, Refusal
+from policy.rewrite import request_head, response_headers
+from policy.scan import cartesia_version
+from policy.usage import Settled, Tally
+
+if TYPE_CHECKING:
+    from gateway.edge.protocol import EdgeProtocol
+
+_log = structlog.get_logger("gateway.edge")
+
+_MOST_RESPONSE_HEAD_BYTES: Final = 64 * 1024
+_MOST_RESPONSE_HEADERS: Final = 256
+_KEPT_WHILE_WAITING_BYTES: Final = 64 * 1024
+"""of a streamed body, while its provider is dialled"""
+_CLOSE: Final = b"Connection: close\r\n"
+_CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
+_REPEATABLE: Final = frozenset({"GET", "HEAD"})
+_SAFE_OWN_LENGTH: Final = -3
+
+
+class Exchange:
+    """A request under way on a client connection. See `gateway.edge.context.OpenExchange` for what the pod asks of it."""
+
+    # Defaults on the class: most exchanges never set most of these, and each would cost at every birth.
+    is_request_done = False
+    """the whole request body was taken from the client"""
+    closes = False
+    """the client connection ends after this answer"""
+    _is_over = False
+    _facts: Facts | None = None
+    _admit: Admit | None = None
+    _place: NeedFacts | None = None
+    _have_keys_been_asked = False
+    _held_size = 0
+    _body_size = 0
+    _chunks: http1.ChunkedBody | None = None
+    _form: FormReader | None = None
+    _has_continued = False
+    _credential: Secret | None = None
+    _origin: Origin | None = None
+    _upstream: UpstreamConnection | None = None
+    _is_reused = False
+    _has_retried = False
+    _is_judged = True
+    """False while a form goes to the only account it can go to, its model still unread: the end is withheld"""
+    _is_sent_whole = False
+    _partial = b""
+    _answer: http1.Response | None = None
+    _answer_left = 0
+    _answer_chunks: http1.ChunkedBody | None = None
+    _writes_chunks = False
+    _masker: Masker | None = None
+    _meter: AnswerMeter | None = None
+    _speaks = False
+    """the answer's first bytes are awaited as audio"""
+    _tally: Tally | None = None
+    _is_ending = False
+
+    def __init__(self, edge: "EdgeProtocol", request: http1.Request, head: RequestHead) -> None:
+        context = edge.context
+        self.edge = edge
+        self.context = context
+        self.request = request
+        self.head = head
+        self.closes = request.closes or context.is_draining
+        self.request_id = context.new_id()
+        self.settled = Settled(self.request_id, context.clock(), request.method)
+        self._left = request.length
+        self._held: list[bytes] = []
+        self._intake: Callable[[list[bytes], bool], None] = self._keep
+
+    # The request
+
+    def start(self, rest: bytes) -> bytes:
+        """Begin, with what came after the head; return what is beyond this request's end."""
+        context = self.context
+        request = self.request
+        limits = context.limits
+        context.open.add(self)
+        if request.length == http1.CHUNKED:
+            self._chunks = http1.ChunkedBody()
+        elif not request.length:
+            self.is_request_done = True
+        if (preflight := preflight_answer(self.head, self.request_id)) is not None:
+            self._answer_here(204, preflight, "completed")
+        elif limits.body_bytes and request.length > limits.body_bytes:
+            self._refuse(Refusal("body_too_large", f"{limits.body_bytes} bytes are taken"))
+        else:
+            self._judge()
+        if not rest or self.is_request_done:
+            return rest
+        return self.client_data(rest)
+
+    def client_data(self, data: bytes) -> bytes:
+        """Take bytes of the request body; return what is beyond its end."""
+        if self._is_over:
+            return b""
+        left_over = b""
+        if self._chunks is None:
+            left = self._left
+            if len(data) > left:
+                data, left_over = data[:left], data[left:]
+            self._left = left = left - len(data)
+            self.is_request_done = left == 0
+            pieces = [data]
+            self._body_size += len(data)
+        else:
+            try:
+                pieces, used = self._chunks.feed(data)
+            except http1.Malformed as error:
+                self._refuse(Refusal(error.reason, error.detail))
+                return b""
+            if self._chunks.is_complete:
+                self.is_request_done = True
+                left_over = data[used:]
+            self._body_size += sum(map(len, pieces))
+            limit = self.context.limits.body_bytes
+            if limit and self._body_size > limit:
+                self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
+                return b""
+        if not self.is_request_done:
+            self._expire_in(self.context.limits.body_idle_seconds)
+        if pieces or self.is_request_done:
+            self._intake(pieces, self.is_request_done)
+        return left_over
+
+    def _judge(self) -> None:
+        """Ask the policy core, with what is known by now, and do what it says."""
+        decision = decide(self.head, self._facts, self.context.world(), self.context.clock())
+        if type(decision) is Admit:
+            self._admitted(decision)
+        elif type(decision) is NeedFacts:
+            self._need_facts(decision)
+        elif type(decision) is NeedKeys:
+            self._need_keys(decision)
+        elif type(decision) is Refusal:
+            self._refuse(decision)
+
+    def _need_facts(self, need: NeedFacts) -> None:
+        self._place = need
+        self.settled.endpoint = need.endpoint
+        if need.place == "json_body":
+            limit = self.context.limits.judged_body_bytes
+            if self.request.length > limit:
+                self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
+                return
+            self._invite_body()
+            self._switch(self._hold_json)
+        else:
+            self._form = FormReader(self._content_type(), need.endpoint)
+            self._invite_body()
+            self._switch(self._read_form)
+
+    def _need_keys(self, need: NeedKeys) -> None:
+        if self._have_keys_been_asked:
+            self._refuse(Refusal("key_unknown"))
+            return
+        self._have_keys_been_asked = True
+        self._switch(self._keep)
+        self.context.tasks.start("refresh keys for a request", self._refresh_keys(need))
+
+    async def _refresh_keys(self, need: NeedKeys) -> None:
+        with self._one_request():
+            await self.context.key_sets.refresh(need.issuer)
+            if not self._is_over:
+                self._judge()
+
+    def _invite_body(self) -> None:
+        """Answer `Expect: 100-continue`, now that the caller is known and the body is wanted."""
+        if self.request.expects_continue and not self._body_size and not self.is_request_done:
+            self._has_continued = True
+            self.edge.transport.write(CONTINUE)
+
+    def _switch(self, intake: Callable[[list[bytes], bool], None]) -> None:
+        """From now on the body goes to `intake`, beginning with what was held."""
+        self._intake = intake
+        held, self._held = self._held, []
+        self._held_size = 0
+        if held or self.is_request_done:
+            intake(held, self.is_request_done)
+        if not self._is_over:
+            self.edge.flow.resume_reading()
+
+    # What becomes of the body
+
+    def _keep(self, pieces: list[bytes], is_end: bool) -> None:
+        """Hold the body while something else is waited for."""
+        self._held += pieces
+        self._held_size += sum(map(len, pieces))
+        if self._held_size > _KEPT_WHILE_WAITING_BYTES and not is_end:
+            self.edge.flow.pause_reading()
+
+    def _hold_json(self, pieces: list[bytes], is_end: bool) -> None:
+        """Hold a judged JSON body until it is whole, then judge it."""
+        self._held += pieces
+        limit = self.context.limits.judged_body_bytes
+        if self._body_size > limit:
+            self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
+            return
+        if not is_end or self._place is None:
+            return
+        held = self._held
+        if len(held) > 1:
+            self._held = held = [b"".join(held)]
+        facts = facts_of_json(held[0] if held else b"", self._place.endpoint)
+        if type(facts) is Unjudgeable:
+            self._refuse(Refusal(facts.reason))
+            return
+        self._facts = facts
+        self._judge()
+
+    def _read_form(self, pieces: list[bytes], is_end: bool) -> None:
+        """Read a form's judged fields as they pass, holding the body until they were seen."""
+        self._held += pieces
+        self._held_size += sum(map(len, pieces))
+        if not self._has_form_facts(pieces, is_end):
+            limit = self.context.limits.held_form_bytes
+            if not self._is_over and self._held_size > limit:
+                self._form_is_long()
+            return
+        self._intake = self._keep
+        self._judge()
+
+    def _has_form_facts(self, pieces: list[bytes], is_end: bool) -> bool:
+        form = self._form
+        if form is None:
+            return True
+        for piece in pieces:
+            found = form.feed(piece)
+            if found is not None:
+                return self._take_form_facts(found)
+        if is_end:
+            return self._take_form_facts(form.end())
+        return False
+
+    def _take_form_facts(self, found: Facts | Unjudgeable) -> bool:
+        if isinstance(found, Unjudgeable):
+            self._refuse(Refusal(found.reason))
+            return False
+        self._form = None
+        self._facts = found
+        return True
+
+    def _form_is_long(self) -> None:
+        """The judged fields may stand behind a file: send on what cannot go anywhere else, and withhold the form's end."""
+        only = self._place.only if self._place is not None else None
+        if only is None:
+            self._refuse(Refusal("form_order"))
+            return
+        self._is_judged = False
+        self._go(only, Facts())
+
+    def _forward_unjudged(self, pieces: list[bytes], is_end: bool) -> None:
+        """Forward a form with its last piece withheld, until its judged fields were seen."""
+        if self._has_form_facts(pieces, is_end):
+            self._judge_late(pieces, is_end)
+            return
+        if self._is_over:
+            return
+        *sent, withheld = [*self._held, *pieces]
+        self._held = [withheld]
+        self._write_body(sent, False)
+
+    def _judge_late(self, pieces: list[bytes], is_end: bool) -> None:
+        self._is_judged = True
+        decision = decide(self.head, self._facts, self.context.world(), self.context.clock())
+        if isinstance(decision, Refusal):
+            self._refuse(decision)
+            return
+        admit = self._admit
+        if not isinstance(decision, Admit) or admit is None or decision.route.account.id != admit.route.account.id:
+            self._refuse(Refusal("form_order"))
+            return
+        self._admit = decision
+        self.settled.route = decision.route
+        self._begin_tally(decision)
+        held, self._held = self._held, []
+        self._intake = self._write_body
+        self._write_body(held + pieces, is_end)
+
+    # Towards the provider
+
+    def _admitted(self, admit: Admit) -> None:
+        if admit.route.endpoint.is_answered_here:
+            self._admit = admit
+            self._invite_body()
+            self._switch(self._hold_for_minting)
+            return
+        self._go(admit.route, admit.facts, admit)
+
+    def _go(self, route: Route, facts: Facts, admit: Admit | None = None) -> None:
+        """Take the route: credential, connection, head."""
+        self._admit = admit or Admit(route, facts)
+        settled = self.settled
+        settled.route = route
+        settled.caller = route.caller
+        settled.endpoint = route.endpoint
+        context = self.context
+        settled.credential_asked_at = context.clock()
+        try:
+            self._credential = context.credentials.of(route.account)
+            self._origin = origin = context.upstreams.origin_of(route.account)
+        except UpstreamFault as fault:
+            self._fault(fault)
+            return
+        except Exception as error:  # the seam promises an operator's sentence in whatever it raises
+            _log.error("credential could not be opened", account=route.account.name, request_id=self.request_id, cause=str(error))
+            self._refuse(Refusal("credential_unavailable"))
+            return
+        settled.credential_opened_at = context.clock()
+        connection = origin.take()
+        if connection is not None:
+            self._is_reused = True
+            self._send(connection)
+            return
+        self._dial(origin)
+
+    def _dial(self, origin: Origin) -> None:
+        self._intake = self._keep
+        self._expire_in(0)
+        self.settled.dial_started_at = self.context.clock()
+        self.context.tasks.start("dial for a request", self._dialled(origin))
+
+    async def _dialled(self, origin: Origin) -> None:
+        with self._one_request():
+            try:
+                connection = await origin.dial()
+            except UpstreamFault as fault:
+                if not self._is_over:
+                    self._fault(fault)
+                return
+            if self._is_over:
+                origin.give_back(connection)
+                return
+            self.settled.dialled_at = self.context.clock()
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        """Write the request's head and what is there of its body."""
+        admit, origin, credential = self._admit, self._origin, self._credential
+        if admit is None or origin is None or credential is None:
+            raise RuntimeError("a connection was taken before there was a route")
+        self._upstream = connection
+        connection.receiver = self
+        if self._is_judged:
+            self._begin_tally(admit)
+        length = self.request.length
+        framing = b"" if not length else _CHUNKED if length == http1.CHUNKED else b"Content-Length: %d\r\n" % length
+        head = request_head(admit.route, self.request.method, origin.host, credential, framing)
+        self.settled.sent_at = self.context.clock()
+        self.settled.anything_sent = True
+        if self.is_request_done and self._is_judged:
+            held, self._held = self._held, []
+            body = held[0] if len(held) == 1 else b"".join(held)
+            if length == http1.CHUNKED:
+                body = (http1.chunk_of([body]) if body else b"") + http1.LAST_CHUNK
+            if self.request.method in _REPEATABLE:
+                self._held = held
+            connection.transport.write(head + body if body else head)
+            self._sent_whole()
+            return
+        connection.transport.write(head)
+        self._switch(self._write_body if self._is_judged else self._forward_unjudged)
+        self._expire_in(self.context.limits.body_idle_seconds)
+
+    def _begin_tally(self, admit: Admit) -> None:
+        """Write down what the text costs, before its bytes leave."""
+        if self._tally is not None:
+            return
+        route, facts = admit.route, admit.facts
+        self._tally = self.settled.tally = tally = Tally(
+            self.request_id, route.attribution, self.context.pod, dict(route.metadata)
+        )
+        metering = route.endpoint.metering
+        if metering == "none":
+            return
+        if facts.characters:
+            tally.add("characters", facts.characters)
+            self.settled.characters = facts.characters
+            self.settled.transcript = facts.transcript
+        self.settled.voice = facts.voice or ""
+        self._speaks = facts.speaks
+        self._meter = answer_meter(route.endpoint, facts)
+        self.context.recorder.admit(tally, int(self.context.clock() * 1000))
+
+    def _write_body(self, pieces: list[bytes], is_end: bool) -> None:
+        """Forward body bytes."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        if self.request.length == http1.CHUNKED:
+            pieces = [piece for piece in pieces if piece]
+            data = http1.chunk_of(pieces) if pieces else b""
+            if is_end:
+                data += http1.LAST_CHUNK
+        else:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if data:
+            upstream.transport.write(data)
+        if is_end:
+            self._sent_whole()
+
+    def _sent_whole(self) -> None:
+        self._is_sent_whole = True
+        self.settled.request_ended_at = self.context.clock()
+        self.settled.bytes_from_client = self._body_size
+        if self._answer is None:
+            self._expire_in(self.context.limits.response_head_seconds)
+
+    def _throw_away(self, pieces: list[bytes], is_end: bool) -> None:
+        """The body is not wanted any more; the connection closes after the answer, see EdgeProtocol."""
+
+    def upstream_full(self) -> None:
+        """The provider reads slowly: so does the gateway from the client."""
+        if not self.is_request_done:
+            self.edge.flow.pause_reading()
+            self._expire_in(self.context.limits.stall_seconds)
+
+    def upstream_writable(self) -> None:
+        """The provider caught up."""
+        if not self.is_request_done:
+            self.edge.flow.resume_reading()
+            self._expire_in(self.context.limits.body_idle_seconds)
+
+    # The answer
+
+    def upstream_data(self, data: bytes) -> None:
+        """Take bytes of the provider's answer."""
+        if self._answer is not None:
+            self._expire_in(self.context.limits.response_idle_seconds)
+            self._relay_body(data, b"")
+            return
+        buffer = self._partial + data if self._partial else data
+        while True:
+            end = buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(buffer) > _MOST_RESPONSE_HEAD_BYTES:
+                    self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail="the head is too large"))
+                self._partial = buffer
+                return
+            try:
+                response = http1.parse_response(buffer[: end + 2], _MOST_RESPONSE_HEADERS)
+            except http1.Malformed as error:
+                self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail=error.detail))
+                return
+            buffer = buffer[end + 4 :]
+            if response.status >= 200:
+                self._partial = b""
+                self._begin_answer(response, buffer)
+                return
+            if response.status == 101:
+                self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail="101 without an upgrade"))
+                return
+            self._relay_interim(response)
+            if not buffer:
+                self._partial = b""
+                return
+
+    def _relay_interim(self, response: http1.Response) -> None:
+        """Pass a 1xx on, except where the gateway has said it already or the client cannot know it."""
+        if response.status == 100:
+            if self._has_continued or not self.request.expects_continue:
+                return
+            self._has_continued = True
+        if self.request.minor:
+            headers = response_headers(response.headers, self.request_id)
+            self.edge.transport.write(head_bytes(response.status, response.reason, headers))
+
+    def _begin_answer(self, response: http1.Response, rest: bytes) -> None:
+        settled = self.settled
+        settled.first_byte_at = self.context.clock()
+        settled.upstream_status = status = response.status
+        settled.upstream_request_id = response.request_id.decode("latin-1")
+        if response.location is not None and 300 <= status < 400 and not _stays_here(response.location):
+            self._fault(UpstreamFault("redirect_refused", "head", anything_sent=True, detail="redirect to another host"))
+            return
+        self._answer = response
+        settled.status = status
+        if not self.is_request_done:
+            self.closes = True  # the provider answered before the request's end; the rest is read and thrown away
+        length = response.length
+        extra = b""
+        if not response.has_body(self.request.method):
+            length = 0
+        elif length == http1.CHUNKED or length == http1.UNTIL_CLOSE:
+            if length == http1.CHUNKED:
+                self._answer_chunks = http1.ChunkedBody()
+            if self.request.minor:
+                self._writes_chunks = True
+                extra = _CHUNKED
+            else:
+                self.closes = True
+        if self.closes:
+            extra += _CLOSE
+        self._answer_left = length
+        head = head_bytes(status, response.reason, response_headers(response.headers, self.request_id), extra)
+        if status >= 400 and self._credential is not None:
+            self._masker = Masker(self._credential)
+            head = self._masker.whole(head)
+        if length == 0:
+            self.edge.transport.write(head)
+            self._end_answer(is_reusable=not rest)
+            return
+        self._expire_in(self.context.limits.response_idle_seconds)
+        if rest:
+            self._relay_body(rest, head)
+        else:
+            self.edge.transport.write(head)
+
+    def _relay_body(self, data: bytes, before: bytes) -> None:
+        """Write body bytes to the client as they came; `before` goes first, in the same write."""
+        is_end = False
+        is_clean = True
+        if self._answer_chunks is not None:
+            try:
+                pieces, used = self._answer_chunks.feed(data)
+            except http1.Malformed as error:
+                self._cut(UpstreamFault("upstream_protocol", "body", anything_sent=True, detail=error.detail))
+                return
+            is_end = self._answer_chunks.is_complete
+            is_clean = used == len(data)
+            payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        else:
+            payload = data
+            left = self._answer_left
+            if left >= 0:
+                if len(data) > left:
+                    payload, is_clean = data[:left], False
+                self._answer_left = left = left - len(payload)
+                is_end = left == 0
+        self._count(payload)
+        if self._masker is not None:
+            payload = self._masker.feed(payload, is_end)
+        if self._writes_chunks:
+            out = http1.chunk_of([payload]) if payload else b""
+            if is_end:
+                out += http1.LAST_CHUNK
+        else:
+            out = payload
+        if before or out:
+            self.edge.transport.write(before + out if before else out)
+        if is_end:
+            self._end_answer(is_reusable=is_clean)
+
+    def _count(self, payload: bytes) -> None:
+        settled = self.settled
+        settled.bytes_to_client += len(payload)
+        if self._speaks and payload:
+            self._speaks = False
+            settled.first_audio_at = self.context.clock()
+        if self._meter is not None:
+            self._meter.feed(payload)
+
+    def _end_answer(self, *, is_reusable: bool) -> None:
+        """The answer is complete."""
+        response, upstream, origin = self._answer, self._upstream, self._origin
+        if response is None or upstream is None or origin is None:
+            return
+        self._upstream = None
+        if is_reusable and self._is_sent_whole and not response.closes and self._answer_left != http1.UNTIL_CLOSE:
+            origin.give_back(upstream)
+        else:
+            upstream.abort()
+        failed = response.status >= 400
+        if self._meter is not None and self._tally is not None and not failed:
+            self._meter.end(self._tally, response)
+        self._is_over = True
+        self._settle("provider_error" if failed else "completed")
+        self.edge.exchange_done(closes=self.closes)
+
+    def upstream_lost(self, error: Exception | None) -> None:
+        """The provider's connection is gone."""
+        self._upstream = None
+        if self._is_over:
+            return
+        response = self._answer
+        if response is None:
+            if self._may_retry():
+                self._has_retried = True
+                self._is_reused = False
+                self._is_sent_whole = False
+                self._partial = b""
+                if self._origin is not None:
+                    self._dial(self._origin)
+                return
+            self._fault(UpstreamFault("upstream_gone", "head", anything_sent=True, detail=type(error).__name__))
+        elif self._answer_left == http1.UNTIL_CLOSE and self._answer_chunks is None and error is None:
+            self._end_by_close()
+        else:
+            self._cut(UpstreamFault("upstream_gone", "body", anything_sent=True, detail=type(error).__name__))
+
+    def _may_retry(self) -> bool:
+        """Only what nobody can be billed twice for, only once, and only where a pooled connection may have been stale."""
+        return (
+            self.request.method in _REPEATABLE
+            and self._is_reused
+            and not self._has_retried
+            and self._is_sent_whole
+            and not self._partial
+        )
+
+    def _end_by_close(self) -> None:
+        """The answer had no length and its connection ended in order."""
+        rest = self._masker.feed(b"", True) if self._masker is not None else b""
+        if self._writes_chunks:
+            self.edge.transport.write((http1.chunk_of([rest]) if rest else b"") + http1.LAST_CHUNK)
+        elif rest:
+            self.edge.transport.write(rest)
+        response = self._answer
+        failed = response is not None and response.status >= 400
+        if self._meter is not None and self._tally is not None and response is not None and not failed:
+            self._meter.end(self._tally, response)
+        self._is_over = True
+        self._settle("provider_error" if failed else "completed")
+        self.edge.exchange_done(closes=self.closes)
+
+    def client_full(self) -> None:
+        """The client reads slowly: so does the gateway from the provider."""
+        if self._upstream is not None:
+            self._upstream.transport.pause_reading()
+            self._expire_in(self.context.limits.stall_seconds)
+
+    def client_writable(self) -> None:
+        """The client caught up."""
+        if self._upstream is not None:
+            self._upstream.transport.resume_reading()
+            self._expire_in(self.context.limits.response_idle_seconds)
+
+    # Ends
+
+    def client_lost(self) -> None:
+        """The client hung up: what it asked for is not wanted any more."""
+        if self._is_over:
+            return
+        self._drop_upstream()
+        self._is_over = True
+        self.settled.closed_by = "client"
+        self._settle("client_gone")
+
+    def expired(self) -> None:
+        """Nothing happened for too long, on the side that is waited for."""
+        if self._is_over:
+            return
+        if self._answer is not None:
+            is_client = self.edge.flow.write_paused
+            self._cut(
+                UpstreamFault("stalled" if is_client else "upstream_timeout", "body", anything_sent=True, detail="silence"),
+                outcome="client_gone" if is_client else "upstream_fault",
+            )
+        elif self.is_request_done or self.edge.flow.read_paused:
+            phase = "head" if self._is_sent_whole else "send"
+            self._fault(UpstreamFault("upstream_timeout", phase, anything_sent=True, detail="silence"))
+        else:
+            self._refuse(Refusal("body_timeout"))
+
+    def world_changed(self, now: float) -> None:
+        """Judge again; see OpenExchange."""
+        admit = self._admit
+        if admit is None or self._is_over or self._is_ending:
+            return
+        verdict = judge_message(admit.route, Facts(), self.context.world(), now)
+        if not isinstance(verdict, Refusal):
+            return
+        if not self._is_sent_whole and self._answer is None:
+            self._refuse(verdict)
+            return
+        self._is_ending = True
+        self.edge.loop.call_later(self.context.limits.revocation_drain_seconds, self.end, verdict.reason)
+
+    def drain(self, now: float) -> None:
+        """Finish this exchange and close its connection; see OpenExchange."""
+        self.closes = True
+
+    def end(self, reason: str, sentence: str = "") -> None:
+        """End at once; see OpenExchange."""
+        if self._is_over:
+            return
+        if self._answer is None:
+            self._refuse(Refusal(reason, sentence))
+        else:
+            self.settled.reason = reason
+            self._cut(None, outcome="ended")
+
+    def abort(self) -> None:
+        """Cut both sides; see OpenExchange."""
+        if self._is_over:
+            return
+        if self._answer is None:
+            self.closes = True
+            self._refuse(Refusal("draining"), outcome="drained")
+        else:
+            self._cut(None, outcome="drained")
+
+    def _refuse(self, refusal: Refusal, outcome: Outcome = "refused") -> None:
+        """Answer with a refusal; what was begun upstream is cut."""
+        self.settled.reason = refusal.reason
+        self._drop_upstream()
+        if self._answer is not None:
+            self._cut(None, outcome=outcome)
+            return
+        if not self.is_request_done:
+            self.closes = True
+        place = self.settled.endpoint or registry.profile_of(
+            self.head.path, self.head.host, self.context.world().index.root_mounts
+        )
+        answer = own_answer(
+            refusal,
+            self.request_id,
+            head=self.head,
+            place=place,
+            version=cartesia_version(self.head, self.context.world().index.root_mounts),
+            closes=self.closes,
+        )
+        self._answer_here(TABLE[refusal.reason].status, answer, outcome)
+
+    def _answer_here(self, status: int, answer: bytes, outcome: Outcome) -> None:
+        """Write a whole answer of our own and end."""
+        self.settled.status = status
+        self._intake = self._throw_away
+        self._held = []
+        self._is_over = True
+        if not self.is_request_done:
+            self.closes = True
+        self.edge.transport.write(answer)
+        self._settle(outcome)
+        self.edge.exchange_done(closes=self.closes)
+
+    def _hold_for_minting(self, pieces: list[bytes], is_end: bool) -> None:
+        """Hold the body of `POST /access-token`, which is answered here."""
+        self._held += pieces
+        if self._body_size > self.context.limits.judged_body_bytes:
+            self._refuse(Refusal("body_too_large"))
+            return
+        admit = self._admit
+        if not is_end or admit is None:
+            return
+        self.settled.route = admit.route
+        self.settled.caller = admit.route.caller
+        mint = self.context.mint_access_token
+        if mint is None:
+            self._refuse(Refusal("credential_unavailable"))
+            return
+        minted = mint(admit.route, b"".join(self._held), self.context.clock())
+        if isinstance(minted, Refusal):
+            self._refuse(minted)
+            return
+        headers = [
+            (b"Content-Type", b"application/json"),
+            (b"Content-Length", b"%d" % len(minted)),
+            (b"X-Glottis-Request-Id", self.request_id.encode("ascii")),
+            (b"Cache-Control", b"no-store"),
+        ]
+        head = head_bytes(200, b"OK", headers, _CLOSE if self.closes else b"")
+        self._answer_here(200, head + minted, "completed")
+
+    def _fault(self, fault: UpstreamFault) -> None:
+        """The provider failed before its answer began: say so in the provider's own shape."""
+        self.settled.fault_phase = fault.phase
+        self.settled.anything_sent = fault.anything_sent
+        _log.warning(
+            "upstream fault",
+            reason=fault.reason,
+            phase=fault.phase,
+            anything_sent=fault.anything_sent,
+            detail=fault.detail,
+            request_id=self.request_id,
+        )
+        self._refuse(Refusal(fault.reason), outcome="upstream_fault")
+
+    def _cut(self, fault: UpstreamFault | None, outcome: Outcome = "upstream_fault") -> None:
+        """The answer cannot be completed: the client must see that it is cut off, after what was relayed."""
+        if fault is not None:
+            self.settled.fault_phase = fault.phase
+            self.settled.reason = fault.reason
+        self._drop_upstream()
+        self._is_over = True
+        transport = self.edge.transport
+        if (self._writes_chunks or self._answer_left >= 0 or self._answer_chunks is not None) and not self.edge.flow.write_paused:
+            transport.close()  # flushes, and the missing rest tells
+        else:
+            transport.abort()  # an answer that ends with its connection looks whole unless it is reset
+        self._settle(outcome)
+        self.edge.exchange_done(closes=True)
+
+    def _drop_upstream(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Hand over what is known; called exactly once."""
+        context = self.context
+        context.open.discard(self.request_id)
+        settled = self.settled
+        settled.outcome = outcome
+        settled.peer = self.head.peer
+        settled.traceparent = self.request.trace_parent
+        settled.tracestate = self.request.trace_state
+        settled.ended_at = context.clock()
+        context.recorder.settle(settled)
+
+    # Small help
+
+    def _expire_in(self, seconds: float) -> None:
+        """Call `expired` unless something else happens within so many seconds; 0: never."""
+        self.edge.expire_in(seconds)
+
+    def _content_type(self) -> bytes:
+        for name, value in self.head.headers:
+            if name.lower() == b"content-type":
+                return value
+        return b""
+
+    def _one_request(self) -> "_OneRequest":
+        return _OneRequest(self)
+
+
+class _OneRequest:
+    """The process edge of one request's task: a fault of ours is logged with its trace and answered 500."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        _log.exception("exchange failed", request_id=self._exchange.request_id, exc_info=error)
+        self._exchange.settled.fault_phase = "internal"
+        self._exchange.end("internal")
+        return True
+
+
+def _stays_here(location: bytes) -> bool:
+    """Tell whether a redirect leads to a path on the host that the client asked: SDKs carry their key to any other."""
+    return location.startswith((b"/", b"?", b"#")) and not location.startswith((b"//", b"/\\")) and b"\\" not in location
