@@ -207,6 +207,28 @@ def parse_request(head: bytes, max_headers: int) -> Request:
     return request
 
 
+_LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
+"""as the clients that we know spell it; both are of one length"""
+_UNKNOWN: Final = -9
+
+
+def without_length(head: bytes) -> tuple[bytes, int]:
+    """Return a head without its Content-Length line, and the length that stood there.
+
+    0 if there is no such line; negative if it is not one that can be cut out with certainty. Tells nothing about whether
+    the head is acceptable: the caller compares the result with that of a head that was.
+    """
+    for line in _LENGTH_LINES:
+        at = head.find(line)
+        if at >= 0:
+            end = head.find(b"\r\n", at + 18)
+            digits = head[at + 18 : end]
+            if digits.isdigit() and len(digits) <= 18:
+                return head[:at] + head[end:], int(digits)
+            return head, _UNKNOWN
+    return head, 0
+
+
 def _to_origin_form(request: Request) -> None:
     """Turn the absolute form, which RFC 9112 §3.2.2 asks servers to accept, into the origin form."""
     if request.target == b"*" and request.method == "OPTIONS":

@@ -5,6 +5,7 @@ they do (the protocols below), so that it is tested with real sockets and hand-m
 `gateway.edge.protocol`, which hands it on to every exchange.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +15,8 @@ from contracts.snapshot import Account, Issuer
 from gateway.tasks import Tasks
 from gateway.upstream.upstreams import Upstreams
 from policy.decide import Route, World
+from policy.facts import RequestHead
+from policy.refusal import Refusal
 from policy.usage import Settled, Tally
 
 
@@ -91,6 +94,18 @@ class OpenExchange(Protocol):
         """Cut both sides; the drain's deadline has passed."""
 
 
+class TakeOver(Protocol):
+    """Begins a WebSocket session on a client's transport."""
+
+    def __call__(
+        self, transport: asyncio.Transport, head: RequestHead, early: bytes, context: "EdgeContext"
+    ) -> asyncio.Protocol:
+        """Return the protocol that the transport is given; `early` is what came after the handshake's head.
+
+        It leaves `context.addresses` when its connection is lost.
+        """
+
+
 class OpenExchanges:
     """Every exchange in flight on this pod, by request id."""
 
@@ -156,8 +171,10 @@ class EdgeContext:
     pod: str
     tasks: Tasks
     limits: Limits = field(default_factory=Limits)
-    mint_access_token: Callable[[Route, bytes, float], tuple[int, bytes]] | None = None
-    """answers `POST /access-token`: (route, request body, now) -> (status, JSON body); None: there is no signing key"""
+    take_over: TakeOver | None = None
+    """the WebSocket relay; None: upgrades are refused"""
+    mint_access_token: Callable[[Route, bytes, float], bytes | Refusal] | None = None
+    """answers `POST /access-token`: (route, request body, now) -> JSON body; None: this pod cannot mint"""
     open: OpenExchanges = field(default_factory=OpenExchanges)
     addresses: Addresses = field(default_factory=Addresses)
     is_draining: bool = False

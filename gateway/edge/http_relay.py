@@ -22,7 +22,8 @@ from gateway.upstream.faults import UpstreamFault
 from gateway.upstream.origin import Origin
 from policy.decide import Admit, NeedFacts, NeedKeys, Route, decide, judge_message
 from policy.facts import Facts, RequestHead, Unjudgeable
-from policy.peek import FormReader, facts_of_json
+from policy.form import FormReader
+from policy.peek import facts_of_json
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
 from policy.rewrite import request_head, response_headers
@@ -41,7 +42,6 @@ _KEPT_WHILE_WAITING_BYTES: Final = 64 * 1024
 _CLOSE: Final = b"Connection: close\r\n"
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
-_SAFE_OWN_LENGTH: Final = -3
 
 
 class Exchange:
@@ -173,7 +173,8 @@ class Exchange:
             self._invite_body()
             self._switch(self._hold_json)
         else:
-            self._form = FormReader(self._content_type(), need.endpoint)
+            scan = self.head.scan
+            self._form = FormReader(scan.content_type if scan is not None else None, need.endpoint)
             self._invite_body()
             self._switch(self._read_form)
 
@@ -202,17 +203,19 @@ class Exchange:
         self._intake = intake
         held, self._held = self._held, []
         self._held_size = 0
+        self.edge.flow.resume_reading()
         if held or self.is_request_done:
             intake(held, self.is_request_done)
-        if not self._is_over:
-            self.edge.flow.resume_reading()
 
     # What becomes of the body
 
-    def _keep(self, pieces: list[bytes], is_end: bool) -> None:
-        """Hold the body while something else is waited for."""
+    def _hold(self, pieces: list[bytes]) -> None:
         self._held += pieces
         self._held_size += sum(map(len, pieces))
+
+    def _keep(self, pieces: list[bytes], is_end: bool) -> None:
+        """Hold the body while something else is waited for."""
+        self._hold(pieces)
         if self._held_size > _KEPT_WHILE_WAITING_BYTES and not is_end:
             self.edge.flow.pause_reading()
 
@@ -236,73 +239,71 @@ class Exchange:
         self._judge()
 
     def _read_form(self, pieces: list[bytes], is_end: bool) -> None:
-        """Read a form's judged fields as they pass, holding the body until they were seen."""
-        self._held += pieces
-        self._held_size += sum(map(len, pieces))
-        if not self._has_form_facts(pieces, is_end):
-            limit = self.context.limits.held_form_bytes
-            if not self._is_over and self._held_size > limit:
-                self._form_is_long()
+        """Hold a form until its judged fields were seen."""
+        if not self._is_form_readable(pieces, is_end):
             return
-        self._intake = self._keep
-        self._judge()
+        self._hold(pieces)
+        if self._facts is not None:
+            self._intake = self._keep_form
+            self._judge()
+        elif self._held_size > self.context.limits.held_form_bytes:
+            # The fields may stand behind a file: send on what cannot go anywhere else, and withhold the form's end.
+            route = self._place.route if self._place is not None else None
+            if route is None:
+                self._refuse(Refusal("form_order"))
+                return
+            self._is_judged = False
+            self._go(Admit(route, Facts()))
 
-    def _has_form_facts(self, pieces: list[bytes], is_end: bool) -> bool:
+    def _is_form_readable(self, pieces: list[bytes], is_end: bool) -> bool:
+        """Read a form's judged fields as they pass; refuses and tells False where it cannot be read with certainty."""
         form = self._form
         if form is None:
             return True
         for piece in pieces:
             found = form.feed(piece)
+            if isinstance(found, Unjudgeable):
+                self._refuse(Refusal(found.reason))
+                return False
             if found is not None:
-                return self._take_form_facts(found)
-        if is_end:
-            return self._take_form_facts(form.end())
-        return False
-
-    def _take_form_facts(self, found: Facts | Unjudgeable) -> bool:
-        if isinstance(found, Unjudgeable):
-            self._refuse(Refusal(found.reason))
+                self._facts = found
+        if is_end and not form.is_complete:
+            self._refuse(Refusal("form_malformed"))
             return False
-        self._form = None
-        self._facts = found
         return True
 
-    def _form_is_long(self) -> None:
-        """The judged fields may stand behind a file: send on what cannot go anywhere else, and withhold the form's end."""
-        only = self._place.only if self._place is not None else None
-        if only is None:
-            self._refuse(Refusal("form_order"))
-            return
-        self._is_judged = False
-        self._go(only, Facts())
+    def _keep_form(self, pieces: list[bytes], is_end: bool) -> None:
+        """Hold a form while its provider is dialled."""
+        if self._is_form_readable(pieces, is_end):
+            self._keep(pieces, is_end)
 
-    def _forward_unjudged(self, pieces: list[bytes], is_end: bool) -> None:
-        """Forward a form with its last piece withheld, until its judged fields were seen."""
-        if self._has_form_facts(pieces, is_end):
-            self._judge_late(pieces, is_end)
+    def _forward_form(self, pieces: list[bytes], is_end: bool) -> None:
+        """Forward a form; until its judged fields were seen, the last piece is withheld."""
+        if not self._is_form_readable(pieces, is_end) or not self._is_form_judged():
             return
-        if self._is_over:
-            return
-        *sent, withheld = [*self._held, *pieces]
-        self._held = [withheld]
-        self._write_body(sent, False)
+        pieces = self._held + pieces
+        self._held = []
+        if not self._is_judged:
+            self._held = [pieces.pop()]
+        self._write_body(pieces, is_end)
 
-    def _judge_late(self, pieces: list[bytes], is_end: bool) -> None:
-        self._is_judged = True
+    def _is_form_judged(self) -> bool:
+        """Judge a form that is on its way, as soon as it can be; refuses and tells False if it must not go on."""
+        if self._is_judged or self._facts is None:
+            return True
         decision = decide(self.head, self._facts, self.context.world(), self.context.clock())
+        admit = self._admit
         if isinstance(decision, Refusal):
             self._refuse(decision)
-            return
-        admit = self._admit
+            return False
         if not isinstance(decision, Admit) or admit is None or decision.route.account.id != admit.route.account.id:
             self._refuse(Refusal("form_order"))
-            return
+            return False
         self._admit = decision
         self.settled.route = decision.route
+        self._is_judged = True
         self._begin_tally(decision)
-        held, self._held = self._held, []
-        self._intake = self._write_body
-        self._write_body(held + pieces, is_end)
+        return True
 
     # Towards the provider
 
@@ -312,11 +313,12 @@ class Exchange:
             self._invite_body()
             self._switch(self._hold_for_minting)
             return
-        self._go(admit.route, admit.facts, admit)
+        self._go(admit)
 
-    def _go(self, route: Route, facts: Facts, admit: Admit | None = None) -> None:
+    def _go(self, admit: Admit) -> None:
         """Take the route: credential, connection, head."""
-        self._admit = admit or Admit(route, facts)
+        self._admit = admit
+        route = admit.route
         settled = self.settled
         settled.route = route
         settled.caller = route.caller
@@ -342,7 +344,7 @@ class Exchange:
         self._dial(origin)
 
     def _dial(self, origin: Origin) -> None:
-        self._intake = self._keep
+        self._intake = self._keep if self._form is None else self._keep_form
         self._expire_in(0)
         self.settled.dial_started_at = self.context.clock()
         self.context.tasks.start("dial for a request", self._dialled(origin))
@@ -366,6 +368,10 @@ class Exchange:
         admit, origin, credential = self._admit, self._origin, self._credential
         if admit is None or origin is None or credential is None:
             raise RuntimeError("a connection was taken before there was a route")
+        if not self._is_form_judged():
+            origin.give_back(connection)
+            return
+        admit = self._admit
         self._upstream = connection
         connection.receiver = self
         if self._is_judged:
@@ -375,18 +381,23 @@ class Exchange:
         head = request_head(admit.route, self.request.method, origin.host, credential, framing)
         self.settled.sent_at = self.context.clock()
         self.settled.anything_sent = True
-        if self.is_request_done and self._is_judged:
-            held, self._held = self._held, []
+        if self.is_request_done:
+            held = self._held
+            if self.request.method not in _REPEATABLE:
+                self._held = []
             body = held[0] if len(held) == 1 else b"".join(held)
             if length == http1.CHUNKED:
                 body = (http1.chunk_of([body]) if body else b"") + http1.LAST_CHUNK
-            if self.request.method in _REPEATABLE:
-                self._held = held
             connection.transport.write(head + body if body else head)
             self._sent_whole()
             return
         connection.transport.write(head)
-        self._switch(self._write_body if self._is_judged else self._forward_unjudged)
+        held, self._held = self._held, []
+        if not self._is_judged:
+            self._held = [held.pop()]
+        self._intake = self._write_body if self._form is None else self._forward_form
+        self._write_body(held, False)
+        self.edge.flow.resume_reading()
         self._expire_in(self.context.limits.body_idle_seconds)
 
     def _begin_tally(self, admit: Admit) -> None:
@@ -727,14 +738,14 @@ class Exchange:
         if not self.is_request_done:
             self.closes = True
         place = self.settled.endpoint or registry.profile_of(
-            self.head.path, self.head.host, self.context.world().index.root_mounts
+            self.head.path, self.head.host, self.context.world().root_mounts
         )
         answer = own_answer(
             refusal,
             self.request_id,
             head=self.head,
             place=place,
-            version=cartesia_version(self.head, self.context.world().index.root_mounts),
+            version=cartesia_version(self.head, self.context.world().root_mounts),
             closes=self.closes,
         )
         self._answer_here(TABLE[refusal.reason].status, answer, outcome)
@@ -830,12 +841,6 @@ class Exchange:
     def _expire_in(self, seconds: float) -> None:
         """Call `expired` unless something else happens within so many seconds; 0: never."""
         self.edge.expire_in(seconds)
-
-    def _content_type(self) -> bytes:
-        for name, value in self.head.headers:
-            if name.lower() == b"content-type":
-                return value
-        return b""
 
     def _one_request(self) -> "_OneRequest":
         return _OneRequest(self)

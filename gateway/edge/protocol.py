@@ -18,7 +18,6 @@ from gateway import http1
 from gateway.edge.answers import own_answer
 from gateway.edge.context import EdgeContext
 from gateway.edge.http_relay import Exchange
-from gateway.edge.websocket_relay import take_over
 from policy.facts import RequestHead
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
@@ -50,6 +49,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_head_begun = False
         self._exchange: Exchange | None = None
         self._app_request: _AppRequest | None = None
+        self._described_key = b""
+        self._described_before: tuple[http1.Request, RequestHead] | None = None
         self._lingers_until = 0.0
         """0: does not linger"""
         self._is_advancing = False
@@ -189,17 +190,39 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _begin(self, head: bytes, rest: bytes) -> None:
         """Give one request, whose head is whole, to where it is answered; `rest` is what came after its head."""
-        context = self.context
         try:
-            request = http1.parse_request(head, context.limits.header_count)
+            request, described = self._described(head)
         except http1.Malformed as error:
             self._refuse(Refusal(error.reason, error.detail))
             return
-        path, _, query = request.target.partition(b"?")
-        host = http1.host_name(request.host)
-        if not registry.is_mount(path, host, context.world().index.root_mounts):
+        if described is None:
             self._begin_app_request(request, head, rest)
             return
+        if described.is_websocket:
+            self._hand_over(request, described, rest)
+            return
+        self._exchange = exchange = Exchange(self, request, described)
+        left_over = exchange.start(rest)
+        if left_over:
+            self._wait_in_line(left_over)
+
+    def _described(self, head: bytes) -> tuple[http1.Request, RequestHead | None]:
+        """Return what a head says; no RequestHead if it is for the app. Raises Malformed.
+
+        SDKs send the same head again and again on a connection, but for the length of the body: such a head is not taken
+        apart again. The rest of it being byte for byte the same, so is everything that was found in it, also by policy.
+        """
+        key, length = http1.without_length(head)
+        known = self._described_before
+        if known is not None and key == self._described_key and (length > 0) is known[1].has_body:
+            known[0].length = length
+            return known
+        self._described_before = None
+        request = http1.parse_request(head, self.context.limits.header_count)
+        path, _, query = request.target.partition(b"?")
+        host = http1.host_name(request.host)
+        if not registry.is_mount(path, host, self.context.world().root_mounts):
+            return request, None
         described = RequestHead(
             request.method,
             path,
@@ -210,17 +233,15 @@ class EdgeProtocol(HttpToolsProtocol):
             host,
             self.peer,
         )
-        if described.is_websocket:
-            self._hand_over(request, described, rest)
-            return
-        self._exchange = exchange = Exchange(self, request, described)
-        left_over = exchange.start(rest)
-        if left_over:
-            self._wait_in_line(left_over)
+        if length >= 0 and request.length != http1.CHUNKED:
+            self._described_key = key
+            self._described_before = request, described
+        return request, described
 
     def _hand_over(self, request: http1.Request, described: RequestHead, early: bytes) -> None:
         """Give the transport to the WebSocket relay, with what came after the handshake's head."""
-        if request.length or request.method != "GET" or request.minor == 0:
+        take_over = self.context.take_over
+        if take_over is None or request.length or request.method != "GET" or request.minor == 0:
             self._refuse(Refusal("upgrade_refused"))
             return
         self.connections.discard(self)
