@@ -97,9 +97,7 @@ class OpenExchange(Protocol):
 class TakeOver(Protocol):
     """Begins a WebSocket session on a client's transport."""
 
-    def __call__(
-        self, transport: asyncio.Transport, head: RequestHead, early: bytes, context: "EdgeContext"
-    ) -> asyncio.Protocol:
+    def __call__(self, transport: asyncio.Transport, head: RequestHead, early: bytes, context: "EdgeContext") -> asyncio.Protocol:
         """Return the protocol that the transport is given; `early` is what came after the handshake's head.
 
         It leaves `context.addresses` when its connection is lost.
@@ -160,6 +158,8 @@ class EdgeContext:
 
     world: Callable[[], World]
     """the configuration in force now; swapped atomically"""
+    closed_because: Callable[[], str | None]
+    """the refusal reason of every new exchange (no configuration yet, or too old a one); None: they are taken"""
     key_sets: KeySets
     credentials: Credentials
     upstreams: Upstreams

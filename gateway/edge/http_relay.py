@@ -17,10 +17,11 @@ from gateway import http1
 from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_answer
 from gateway.edge.masking import Masker
 from gateway.edge.metering import AnswerMeter, answer_meter
+from gateway.state.credentials import NoCredential
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.faults import UpstreamFault
+from gateway.upstream.faults import Phase, UpstreamFault
 from gateway.upstream.origin import Origin
-from policy.decide import Admit, NeedFacts, NeedKeys, Route, decide, judge_message
+from policy.decide import Admit, NeedFacts, NeedKeys, decide, judge_message
 from policy.facts import Facts, RequestHead, Unjudgeable
 from policy.form import FormReader
 from policy.peek import facts_of_json
@@ -109,6 +110,8 @@ class Exchange:
             self.is_request_done = True
         if (preflight := preflight_answer(self.head, self.request_id)) is not None:
             self._answer_here(204, preflight, "completed")
+        elif (reason := context.closed_because()) is not None:
+            self._refuse(Refusal(reason))
         elif limits.body_bytes and request.length > limits.body_bytes:
             self._refuse(Refusal("body_too_large", f"{limits.body_bytes} bytes are taken"))
         else:
@@ -232,7 +235,7 @@ class Exchange:
         if len(held) > 1:
             self._held = held = [b"".join(held)]
         facts = facts_of_json(held[0] if held else b"", self._place.endpoint)
-        if type(facts) is Unjudgeable:
+        if isinstance(facts, Unjudgeable):
             self._refuse(Refusal(facts.reason))
             return
         self._facts = facts
@@ -331,7 +334,7 @@ class Exchange:
         except UpstreamFault as fault:
             self._fault(fault)
             return
-        except Exception as error:  # the seam promises an operator's sentence in whatever it raises
+        except NoCredential as error:
             _log.error("credential could not be opened", account=route.account.name, request_id=self.request_id, cause=str(error))
             self._refuse(Refusal("credential_unavailable"))
             return
@@ -371,7 +374,7 @@ class Exchange:
         if not self._is_form_judged():
             origin.give_back(connection)
             return
-        admit = self._admit
+        admit = self._admit or admit
         self._upstream = connection
         connection.receiver = self
         if self._is_judged:
@@ -417,7 +420,7 @@ class Exchange:
             self.settled.transcript = facts.transcript
         self.settled.voice = facts.voice or ""
         self._speaks = facts.speaks
-        self._meter = answer_meter(route.endpoint, facts)
+        self._meter = answer_meter(route.endpoint)
         self.context.recorder.admit(tally, int(self.context.clock() * 1000))
 
     def _write_body(self, pieces: list[bytes], is_end: bool) -> None:
@@ -472,13 +475,13 @@ class Exchange:
             end = buffer.find(b"\r\n\r\n")
             if end < 0:
                 if len(buffer) > _MOST_RESPONSE_HEAD_BYTES:
-                    self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail="the head is too large"))
+                    self._fault(_not_http("the head is too large"))
                 self._partial = buffer
                 return
             try:
                 response = http1.parse_response(buffer[: end + 2], _MOST_RESPONSE_HEADERS)
             except http1.Malformed as error:
-                self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail=error.detail))
+                self._fault(_not_http(error.detail))
                 return
             buffer = buffer[end + 4 :]
             if response.status >= 200:
@@ -486,7 +489,7 @@ class Exchange:
                 self._begin_answer(response, buffer)
                 return
             if response.status == 101:
-                self._fault(UpstreamFault("upstream_protocol", "head", anything_sent=True, detail="101 without an upgrade"))
+                self._fault(_not_http("101 without an upgrade"))
                 return
             self._relay_interim(response)
             if not buffer:
@@ -509,7 +512,7 @@ class Exchange:
         settled.upstream_status = status = response.status
         settled.upstream_request_id = response.request_id.decode("latin-1")
         if response.location is not None and 300 <= status < 400 and not _stays_here(response.location):
-            self._fault(UpstreamFault("redirect_refused", "head", anything_sent=True, detail="redirect to another host"))
+            self._fault(UpstreamFault("redirect_refused", "response_head", anything_sent=True, detail="redirect to another host"))
             return
         self._answer = response
         settled.status = status
@@ -552,7 +555,7 @@ class Exchange:
             try:
                 pieces, used = self._answer_chunks.feed(data)
             except http1.Malformed as error:
-                self._cut(UpstreamFault("upstream_protocol", "body", anything_sent=True, detail=error.detail))
+                self._cut(UpstreamFault("upstream_protocol", "response_body", anything_sent=True, detail=error.detail))
                 return
             is_end = self._answer_chunks.is_complete
             is_clean = used == len(data)
@@ -600,7 +603,7 @@ class Exchange:
             upstream.abort()
         failed = response.status >= 400
         if self._meter is not None and self._tally is not None and not failed:
-            self._meter.end(self._tally, response)
+            self._meter.end(self._tally)
         self._is_over = True
         self._settle("provider_error" if failed else "completed")
         self.edge.exchange_done(closes=self.closes)
@@ -620,11 +623,11 @@ class Exchange:
                 if self._origin is not None:
                     self._dial(self._origin)
                 return
-            self._fault(UpstreamFault("upstream_gone", "head", anything_sent=True, detail=type(error).__name__))
+            self._fault(UpstreamFault("upstream_gone", "response_head", anything_sent=True, detail=type(error).__name__))
         elif self._answer_left == http1.UNTIL_CLOSE and self._answer_chunks is None and error is None:
             self._end_by_close()
         else:
-            self._cut(UpstreamFault("upstream_gone", "body", anything_sent=True, detail=type(error).__name__))
+            self._cut(UpstreamFault("upstream_gone", "response_body", anything_sent=True, detail=type(error).__name__))
 
     def _may_retry(self) -> bool:
         """Only what nobody can be billed twice for, only once, and only where a pooled connection may have been stale."""
@@ -646,7 +649,7 @@ class Exchange:
         response = self._answer
         failed = response is not None and response.status >= 400
         if self._meter is not None and self._tally is not None and response is not None and not failed:
-            self._meter.end(self._tally, response)
+            self._meter.end(self._tally)
         self._is_over = True
         self._settle("provider_error" if failed else "completed")
         self.edge.exchange_done(closes=self.closes)
@@ -679,13 +682,13 @@ class Exchange:
         if self._is_over:
             return
         if self._answer is not None:
-            is_client = self.edge.flow.write_paused
-            self._cut(
-                UpstreamFault("stalled" if is_client else "upstream_timeout", "body", anything_sent=True, detail="silence"),
-                outcome="client_gone" if is_client else "upstream_fault",
-            )
+            if self.edge.flow.write_paused:
+                self.settled.reason = "stalled"
+                self._cut(None, outcome="client_gone")
+            else:
+                self._cut(UpstreamFault("upstream_timeout", "response_body", anything_sent=True, detail="silence"))
         elif self.is_request_done or self.edge.flow.read_paused:
-            phase = "head" if self._is_sent_whole else "send"
+            phase: Phase = "response_head" if self._is_sent_whole else "send"
             self._fault(UpstreamFault("upstream_timeout", phase, anything_sent=True, detail="silence"))
         else:
             self._refuse(Refusal("body_timeout"))
@@ -704,7 +707,7 @@ class Exchange:
         self._is_ending = True
         self.edge.loop.call_later(self.context.limits.revocation_drain_seconds, self.end, verdict.reason)
 
-    def drain(self, now: float) -> None:
+    def drain(self, now: float) -> None:  # noqa: ARG002  # as OpenExchange has it
         """Finish this exchange and close its connection; see OpenExchange."""
         self.closes = True
 
@@ -737,9 +740,7 @@ class Exchange:
             return
         if not self.is_request_done:
             self.closes = True
-        place = self.settled.endpoint or registry.profile_of(
-            self.head.path, self.head.host, self.context.world().root_mounts
-        )
+        place = self.settled.endpoint or registry.profile_of(self.head.path, self.head.host, self.context.world().root_mounts)
         answer = own_answer(
             refusal,
             self.request_id,
@@ -862,6 +863,10 @@ class _OneRequest:
         self._exchange.settled.fault_phase = "internal"
         self._exchange.end("internal")
         return True
+
+
+def _not_http(detail: str) -> UpstreamFault:
+    return UpstreamFault("upstream_protocol", "response_head", anything_sent=True, detail=detail)
 
 
 def _stays_here(location: bytes) -> bool:

@@ -8,8 +8,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.http1 import Response
-from policy.facts import Facts
 from policy.providers.profile import Endpoint
 from policy.usage import Tally
 
@@ -36,7 +34,7 @@ class AnswerMeter:
         else:
             self._pieces.clear()
 
-    def end(self, tally: Tally, response: Response) -> None:
+    def end(self, tally: Tally) -> None:
         """Count what the whole answer says."""
         if self._size > _MOST_LOOKED_AT_BYTES:
             return
@@ -48,6 +46,6 @@ class AnswerMeter:
             tally.add("audio_in_ms", round(transcript.duration * 1000))
 
 
-def answer_meter(endpoint: Endpoint, facts: Facts) -> AnswerMeter | None:
+def answer_meter(endpoint: Endpoint) -> AnswerMeter | None:
     """Return what measures this endpoint's answers; None if they tell nothing that is owed."""
     return AnswerMeter() if endpoint.metering == "stt_batch" else None

@@ -273,7 +273,7 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self.deadline = self.loop.time() + self.context.limits.body_idle_seconds
         try:
-            used = app_request.take(data, self.context.limits.judged_body_bytes)
+            used, is_body_done = app_request.take(data, self.context.limits.judged_body_bytes)
         except http1.Malformed as error:
             self._app_request = None
             self._refuse(Refusal(error.reason, error.detail))
@@ -282,7 +282,7 @@ class EdgeProtocol(HttpToolsProtocol):
             super().data_received(data[:used])
         if used < len(data):
             self._wait_in_line(data[used:])
-        if app_request.is_answered and app_request.is_body_done:
+        if app_request.is_answered and is_body_done:
             self._end_app_request()
 
     def on_response_complete(self) -> None:
@@ -347,8 +347,8 @@ class _AppRequest:
         self.is_body_done = request.length == 0
         self.is_answered = False
 
-    def take(self, data: bytes, limit: int) -> int:
-        """Return how many of the bytes belong to the body. Raises Malformed, also for a body over the limit."""
+    def take(self, data: bytes, limit: int) -> tuple[int, bool]:
+        """Return how many of the bytes belong to the body, and whether it is whole now. Raises Malformed, also for its size."""
         if self._chunks is not None:
             _, used = self._chunks.feed(data)
             self.is_body_done = self._chunks.is_complete
@@ -359,4 +359,4 @@ class _AppRequest:
         self._size += used
         if self._size > limit:
             raise http1.Malformed("body_too_large")
-        return used
+        return used, self.is_body_done

@@ -7,7 +7,7 @@ first byte was written may be followed by another try (a provider bills a POST t
 
 from typing import Literal, TypeAlias
 
-Phase: TypeAlias = Literal["guard", "resolve", "connect", "tls", "send", "head", "body"]
+Phase: TypeAlias = Literal["credential", "guard", "resolve", "connect", "tls", "send", "response_head", "response_body"]
 """the words of policy.usage.FaultPhase"""
 
 

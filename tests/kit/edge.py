@@ -9,6 +9,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,6 +19,7 @@ from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer, Snapshot
 from gateway.edge.context import EdgeContext, Limits
 from gateway.server import DrainSettings, Listener, Server
+from gateway.state.credentials import NoCredential
 from gateway.tasks import Tasks
 from gateway.upstream.origin import PoolSettings
 from gateway.upstream.upstreams import Upstreams
@@ -25,8 +27,10 @@ from policy.index import index_of
 from policy.usage import Settled, Tally
 from policy.world import World
 from tests.kit.identities import NOW, idp_token, voice_workspace
+from tests.kit.waiting import until
 
 CREDENTIAL = "sk_car_real_0123456789abcdef"
+CREDENTIALS = {"a-eu": CREDENTIAL, "a-us": CREDENTIAL + "-us", "a-kk": CREDENTIAL + "-kk"}
 JSON_BODY = b'{"model_id":"sonic-3","transcript":"Hello.","voice":"v1","output_format":{"container":"wav"}}'
 
 
@@ -54,7 +58,9 @@ class GivenCredentials:
         self._by_account = by_account
 
     def of(self, account: Account) -> Secret:
-        """Return the account's credential. Raises KeyError."""
+        """Return the account's credential. Raises NoCredential."""
+        if account.id not in self._by_account:
+            raise NoCredential(f"account {account.name} has no credential")
         return Secret(self._by_account[account.id])
 
 
@@ -85,6 +91,7 @@ class Edge:
     world: World
     key_sets: GivenKeySets | None = None
     now: float = NOW
+    closed_because: str | None = None
     app_requests: list[bytes] = field(default_factory=list)
 
     @property
@@ -103,9 +110,7 @@ class Edge:
 
     async def settled(self, count: int = 1) -> list[Settled]:
         """Wait until so many exchanges have settled, and return them."""
-        async with asyncio.timeout(5):
-            while len(self.recorder.settled) < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.recorder.settled) >= count)
         return self.recorder.settled
 
 
@@ -136,7 +141,8 @@ async def edge(
     tls: ssl.SSLContext | None = None,
     ca_pem: bytes | None = None,
     drain: DrainSettings | None = None,
-    recorder: Any = None,
+    recorder: Any = None,  # Any: a KeptRecorder, or a real one
+    credentials: dict[str, str] | None = None,
 ) -> AsyncIterator[Edge]:
     """Serve until the block ends; nothing may be left running then."""
     tasks = Tasks()
@@ -152,8 +158,9 @@ async def edge(
     loop = asyncio.get_running_loop()
     context = EdgeContext(
         world=lambda: running.world,
+        closed_because=lambda: running.closed_because,
         key_sets=key_sets,
-        credentials=GivenCredentials({"a-eu": CREDENTIAL, "a-us": CREDENTIAL + "-us", "a-kk": CREDENTIAL + "-kk"}),
+        credentials=GivenCredentials(CREDENTIALS if credentials is None else credentials),
         upstreams=Upstreams(settings, tasks, loop.time),
         recorder=recorder,
         clock=lambda: running.now,
@@ -298,11 +305,19 @@ class Client:
         self.writer.transport.abort()
 
 
-def request(method: str, target: str, *headers: str, body: bytes = b"", token: str | None = "alice", host: str = "gw.test") -> bytes:
+@cache
+def alice() -> str:
+    """Return one token of alice's, the same throughout a run (a signature differs each time)."""
+    return idp_token()
+
+
+def request(
+    method: str, target: str, *headers: str, body: bytes = b"", token: str | None = "alice", host: str = "gw.test"
+) -> bytes:
     """Return a request's bytes; with a body it has a Content-Length. token: `alice`, another token, or None for none."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
     if token is not None:
-        lines.append(f"Authorization: Bearer {idp_token() if token == 'alice' else token}")
+        lines.append(f"Authorization: Bearer {alice() if token == 'alice' else token}")
     if body:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
@@ -311,5 +326,3 @@ def request(method: str, target: str, *headers: str, body: bytes = b"", token: s
 def speak(*headers: str, body: bytes = JSON_BODY, target: str = "/cartesia/tts/bytes") -> bytes:
     """Return a text-to-speech request."""
     return request("POST", target, "Content-Type: application/json", *headers, body=body)
-
-
