@@ -244,6 +244,9 @@ TABLE: dict[str, Rule] = {
         502, 1011, "Bad Gateway", "The provider account's address is not one that this gateway may dial", _OWNER
     ),
     "upstream_tls": Rule(502, 1011, "Bad Gateway", "The provider's certificate was not accepted", _OWNER),
+    "upstream_refused": Rule(
+        502, POLICY, "Bad Gateway", "The provider account that serves this model refused the session", _OWNER
+    ),
     "upstream_timeout": Rule(504, 1011, "Gateway Timeout", "The provider did not answer in time", "", True),
     "upstream_gone": Rule(502, 1011, "Bad Gateway", "The provider ended the connection without an answer", "", True),
     "upstream_protocol": Rule(502, 1011, "Bad Gateway", "The provider's answer was not valid HTTP", "", True),

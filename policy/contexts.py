@@ -1,0 +1,170 @@
+"""The contexts of one judged socket: which are live, what each was sent, and how each ended.
+
+A provider multiplexes syntheses over one socket by `context_id`; each is admitted, counted and settled on its own. A message
+without an id is a context of its own, matched to answers in order. Knows no bytes, no clock, no provider. Read next:
+`policy.session`, which feeds it with judged messages and with what the provider says.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import msgspec
+
+from contracts.events import Outcome
+from policy.facts import Facts
+from policy.refusal import Refusal
+from policy.route import Route
+from policy.usage import Settled, SettledContext, Tally
+
+_T = TypeVar("_T")
+
+_MOST_REMEMBERED: Final = 256
+"""ended and refused contexts whose late messages are still understood"""
+
+_MOST_ANONYMOUS: Final = 64
+
+
+class Said(msgspec.Struct):
+    """What the gateway reads of a provider's message; everything else is skipped, audio included. Types are not trusted."""
+
+    type: object = None
+    context_id: object = None
+    done: object = None
+    status_code: object = None
+    error_code: object = None
+
+
+_READER: Final = msgspec.json.Decoder(Said)
+
+
+def said_by(payload: bytes) -> Said | None:
+    """Read a provider's text message; None if it is no JSON object."""
+    try:
+        return _READER.decode(payload)
+    except msgspec.DecodeError:  # also ValidationError: an array, a bare word (speech-to-text has those)
+        return None
+
+
+class Context:
+    """One live context: what its later messages are judged against, and what it settles as."""
+
+    __slots__ = ("asked_as", "ends_by", "is_cancelled", "last_audio_at", "refusal", "route", "settled")
+
+    def __init__(self, asked_as: str | None, route: Route, settled: SettledContext) -> None:
+        self.asked_as = asked_as
+        self.route = route
+        self.settled = settled
+        self.is_cancelled = False
+        self.last_audio_at = 0.0
+        self.refusal: Refusal | None = None
+        """set when its model or voice was withdrawn while it lived: nothing more of it passes"""
+        self.ends_by = 0.0
+        """when a withdrawn or cancelled context must have ended, Unix seconds; 0.0: no such time"""
+
+    def audio_arrived(self, now: float) -> None:
+        """Note an arrival of audio."""
+        settled = self.settled
+        if not settled.first_audio_at:
+            settled.first_audio_at = now
+        elif now - self.last_audio_at > settled.largest_audio_gap:
+            settled.largest_audio_gap = now - self.last_audio_at
+        self.last_audio_at = now
+
+
+class Contexts:
+    """The live contexts of a session, and what is remembered of the ones before."""
+
+    def __init__(self, session: Settled, pod: str, most: int) -> None:
+        """most: how many may live at once."""
+        self._session = session
+        self._pod = pod
+        self._most = most
+        self._live: dict[str, Context] = {}
+        self._anonymous: deque[Context] = deque()
+        self._ended: dict[str, None] = {}
+        self._refused: dict[str, Refusal] = {}
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._anonymous)
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter((*self._live.values(), *self._anonymous))
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether another context would be one too many."""
+        return len(self) >= self._most
+
+    def live(self, context_id: str | None) -> Context | None:
+        """Return the live context of that id; None for a new one, and for a message without an id."""
+        return None if context_id is None else self._live.get(context_id)
+
+    def was_admitted(self, context_id: str | None) -> bool:
+        """Tell whether a context of that id lived and has ended (its late close or cancel is harmless)."""
+        return context_id in self._ended
+
+    def refusal_of(self, context_id: str | None) -> Refusal | None:
+        """Return why the context of that id was refused, if it was."""
+        return None if context_id is None else self._refused.get(context_id)
+
+    def refused(self, context_id: str | None, refusal: Refusal) -> None:
+        """Remember a refusal, so that the rest of that context is refused likewise."""
+        self._session.contexts_refused += 1
+        if context_id is not None:
+            _remember(self._refused, context_id, refusal)
+
+    def open(self, facts: Facts, route: Route, now: float) -> Context:
+        """Make the context of a message that was admitted."""
+        session = self._session
+        session.contexts += 1
+        tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, dict(route.metadata))
+        settled = SettledContext(session, tally, now, model=route.model, voice=facts.voice or "")
+        context = Context(facts.context_id, route, settled)
+        if facts.context_id is None:
+            self._anonymous.append(context)
+        else:
+            self._live[facts.context_id] = context
+            self._ended.pop(facts.context_id, None)
+            self._refused.pop(facts.context_id, None)
+        return context
+
+    def surplus(self) -> Context | None:
+        """Return the oldest context without an id when too many wait for an answer that names none."""
+        return self._anonymous[0] if len(self._anonymous) > _MOST_ANONYMOUS else None
+
+    def answered(self, context_id: object) -> Context | None:
+        """Return the live context that a provider's message is about.
+
+        An id that nobody asked for is the provider's own name for the oldest context that came without one.
+        """
+        if isinstance(context_id, str):
+            found = self._live.get(context_id)
+            if found is not None or context_id in self._ended or not self._anonymous:
+                return found
+            found = self._live[context_id] = self._anonymous.popleft()
+            found.asked_as = context_id
+            return found
+        if self._anonymous:
+            return self._anonymous[0]
+        return next(iter(self._live.values())) if len(self._live) == 1 else None
+
+    def end(self, context: Context, outcome: Outcome, now: float, reason: str = "") -> SettledContext:
+        """Take a context out and return what it settles as."""
+        if context.asked_as is None:
+            self._anonymous.remove(context)
+        else:
+            del self._live[context.asked_as]
+            _remember(self._ended, context.asked_as, None)
+        settled = context.settled
+        settled.outcome = outcome
+        settled.reason = reason
+        settled.ended_at = now
+        return settled
+
+
+def _remember(kept: dict[str, _T], key: str, value: _T) -> None:
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > _MOST_REMEMBERED:
+        del kept[next(iter(kept))]

@@ -1,0 +1,537 @@
+"""One open socket: what passes, what is refused in-band, how it ends."""
+
+from typing import Any
+
+import pytest
+
+from contracts.secret import Secret
+from contracts.snapshot import Grant, Issuer, Model, Snapshot, Workspace
+from policy import frames
+from policy.frames import close_frame, frame
+from policy.refusal import Refusal
+from policy.session import SessionLimits
+from tests.kit.identities import IDP, idp_token, jwks, signing_key, voice_workspace
+from tests.kit.playing import CREDENTIAL, MASK, Played, chunk, client_frame, done, says, speech, text
+
+STT = b"/cartesia/stt/websocket"
+STT_QUERY = b"model=ink-whisper&encoding=pcm_s16le&sample_rate=16000"
+
+
+def stt(**changes: object) -> Played:
+    return Played(STT, STT_QUERY, **changes)  # type: ignore[arg-type]
+
+
+# ---- what passes
+
+
+def test_audio_passes_as_it_came() -> None:
+    audio = client_frame(frames.BINARY, bytes(640)) + client_frame(frames.TEXT, b"finalize")
+    assert stt().client(audio).taken() == (b"", audio)
+
+
+def test_a_transcript_passes_as_it_came() -> None:
+    answer = says(type="transcript", text="hello", is_final=True)
+    assert stt().provider(answer).taken() == (answer, b"")
+
+
+def test_a_text_passes_as_it_came_after_it_was_written_down() -> None:
+    played = Played().client(speech())
+    assert played.taken() == (b"", speech())
+    assert played.log == ["Record", "ToUpstream"]
+
+
+def test_fragments_of_a_text_are_held_until_the_last_one() -> None:
+    first = client_frame(frames.TEXT, b'{"model_id":"sonic-3","context_id":"c1","voice":"v1",', is_final=False)
+    last = client_frame(frames.CONTINUATION, b'"transcript":"Hi."}')
+    played = Played()
+    assert played.client(first).taken() == (b"", b"")
+    assert played.client(last).taken() == (b"", first + last)
+
+
+def test_a_ping_passes_while_a_text_is_held() -> None:
+    played = Played().client(client_frame(frames.TEXT, b"{", is_final=False))
+    ping = client_frame(frames.PING, b"beat")
+    assert played.client(ping).taken() == (b"", ping)
+
+
+def test_pongs_pass_both_ways() -> None:
+    played = Played()
+    assert played.client(client_frame(frames.PONG, b"a")).taken() == (b"", client_frame(frames.PONG, b"a"))
+    assert played.provider(frame(frames.PONG, b"b")).taken() == (frame(frames.PONG, b"b"), b"")
+
+
+def test_binary_json_is_judged_like_text() -> None:
+    played = Played().client(client_frame(frames.BINARY, b'{"model_id":"nope","context_id":"c1","transcript":"Hi."}'))
+    assert not played.to_upstream
+    assert [error["error_code"] for error in played.errors()] == ["model_not_granted"]
+
+
+# ---- what is refused in-band
+
+
+def test_a_context_with_an_ungranted_model_is_refused_and_the_others_go_on() -> None:
+    played = Played().client(speech("c1")).client(speech("c2", model="sonic-9")).client(speech("c3"))
+    assert played.to_upstream == speech("c1") + speech("c3")
+    [error] = played.errors()
+    assert (error["type"], error["context_id"], error["error_code"], error["status_code"], error["done"]) == (
+        "error",
+        "c2",
+        "model_not_granted",
+        403,
+        True,
+    )
+    assert error["request_id"] == "req-1"
+
+
+def test_an_old_version_gets_the_old_shape_of_error() -> None:
+    [error] = Played(version="2024-06-10").client(speech("c1", model="sonic-9")).errors()
+    assert set(error) == {"type", "done", "status_code", "error", "request_id", "context_id"}
+
+
+def test_a_second_message_that_names_an_ungranted_model_is_refused_and_its_context_goes_on() -> None:
+    played = Played().client(speech("c1")).client(speech("c1", model="sonic-9")).client(speech("c1"))
+    assert played.to_upstream == speech("c1") * 2
+    assert [error["context_id"] for error in played.errors()] == ["c1"]
+
+
+def test_a_closing_message_may_name_another_model() -> None:
+    closing = speech("c1", "", model="sonic-latest", **{"continue": False})
+    played = Played().client(speech("c1", **{"continue": True})).client(closing)
+    assert played.to_upstream == speech("c1", **{"continue": True}) + closing
+
+
+def test_livekits_single_space_closes_a_context_whatever_its_model() -> None:
+    closing = speech("c1", " ", model="sonic-latest", **{"continue": False})
+    played = Played().client(speech("c1")).client(closing)
+    assert played.to_upstream == speech("c1") + closing
+
+
+def test_the_close_of_a_refused_context_is_refused_likewise() -> None:
+    played = Played().client(speech("c1", model="sonic-9")).client(speech("c1", "", model="sonic-3"))
+    assert not played.to_upstream
+    assert [error["error_code"] for error in played.errors()] == ["model_not_granted"] * 2
+
+
+def test_a_blank_message_that_opens_a_context_is_judged_by_its_model() -> None:
+    played = Played().client(speech("c1", "", model="sonic-9")).client(speech("c2", "", model="sonic-3"))
+    assert played.to_upstream == speech("c2", "", model="sonic-3")
+
+
+def test_a_message_of_an_unknown_type_passes_for_an_admitted_context_only() -> None:
+    played = Played().client(text(context_id="c1", hint="x")).client(speech("c1")).client(text(context_id="c1", hint="x"))
+    assert played.to_upstream == speech("c1") + text(context_id="c1", hint="x")
+    assert [error["error_code"] for error in played.errors()] == ["model_missing"]
+
+
+def test_a_late_cancel_of_a_context_that_has_ended_passes() -> None:
+    played = Played().client(speech("c1")).provider(done("c1")).client(text(context_id="c1", cancel=True))
+    assert played.to_upstream == speech("c1") + text(context_id="c1", cancel=True)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"not json", "body_not_json"),
+        (b"\xff\xfe", "body_not_json"),
+        (b'{"model_id":"sonic-3","model_id":"sonic-9","transcript":"Hi."}', "judged_key_twice"),
+    ],
+)
+def test_a_message_that_cannot_be_judged_is_dropped(payload: bytes, reason: str) -> None:
+    played = Played().client(client_frame(frames.TEXT, payload))
+    assert not played.to_upstream
+    assert [error["error_code"] for error in played.errors()] == [reason]
+
+
+def test_an_error_of_ours_waits_for_the_end_of_the_message_that_goes_by() -> None:
+    audio = chunk("c1")
+    played = Played().client(speech("c1")).provider(audio[:20]).client(speech("c2", model="sonic-9"))
+    assert played.to_client == audio[:20]
+    played.provider(audio[20:] + audio)
+    sent = bytes(played.to_client)
+    assert sent.startswith(audio + b"\x81")
+    assert sent.endswith(audio)
+    assert [error["context_id"] for error in played.errors()] == ["c2"]
+
+
+def test_a_session_ends_when_no_place_for_an_error_comes_within_five_seconds() -> None:
+    played = Played().provider(chunk("c1")[:20]).client(speech("c2", model="sonic-9")).after(4.9)
+    assert "Finish" not in played.log
+    assert played.after(0.2).log[-1] == "Finish"
+
+
+def test_one_socket_has_a_most_of_live_contexts() -> None:
+    played = Played(limits=SessionLimits(contexts=2))
+    for name in ("c1", "c2", "c3"):
+        played.client(speech(name))
+    assert [error["error_code"] for error in played.errors()] == ["limit_reached"]
+    played.provider(done("c1")).client(speech("c3"))
+    assert played.to_upstream.endswith(speech("c3"))
+
+
+# ---- what is counted
+
+
+def test_each_context_settles_on_its_own() -> None:
+    played = Played().client(speech("c1", "Hello.")).client(speech("c2", "Bye")).provider(done("c2")).provider(done("c1"))
+    assert [(c.tally.key, c.outcome, c.tally.totals["characters"]) for c in played.contexts] == [
+        ("req-1.2", "completed", 3),
+        ("req-1.1", "completed", 6),
+    ]
+
+
+def test_texts_of_a_context_add_up_and_its_close_counts_nothing() -> None:
+    played = Played().client(speech("c1", "Hé\U0001f600")).client(speech("c1", "<break time='1s'/>ab")).client(speech("c1", ""))
+    played.provider(done("c1"))
+    assert [c.characters for c in played.contexts] == [6]
+
+
+def test_the_first_audio_of_a_context_is_timed() -> None:
+    played = Played().client(speech("c1")).after(0.5).provider(chunk("c1")).after(2).provider(chunk("c1") + done("c1"))
+    [context] = played.contexts
+    assert context.first_audio_at - context.started_at == pytest.approx(0.5)
+    assert context.largest_audio_gap == pytest.approx(2.0)
+
+
+def test_a_providers_error_fails_its_context_alone() -> None:
+    error = says(type="error", done=True, status_code=429, error_code="concurrency_limited", context_id="c1")
+    played = Played().client(speech("c1")).client(speech("c2")).provider(error)
+    assert played.to_client == error
+    assert [(c.outcome, c.reason, c.tally.key) for c in played.contexts] == [("provider_error", "concurrency_limited", "req-1.1")]
+
+
+def test_an_error_without_a_context_is_about_the_only_live_one() -> None:
+    played = Played().client(speech("c1")).provider(says(type="error", done=True, status_code=500))
+    assert [(c.outcome, c.reason) for c in played.contexts] == [("provider_error", "status_500")]
+
+
+def test_a_cancelled_context_settles_as_cancelled() -> None:
+    played = Played().client(speech("c1")).client(text(context_id="c1", cancel=True)).provider(done("c1"))
+    assert [c.outcome for c in played.contexts] == ["cancelled"]
+
+
+def test_a_cancelled_context_that_is_never_done_is_settled_after_a_while() -> None:
+    played = Played().client(speech("c1")).client(text(context_id="c1", cancel=True)).after(31)
+    assert [c.outcome for c in played.contexts] == ["cancelled"]
+
+
+def test_a_message_without_a_context_is_one_of_its_own() -> None:
+    played = Played().client(speech(None, "One")).client(speech(None, "Twoo"))
+    played.provider(says(type="done", done=True)).provider(says(type="done", done=True))
+    assert [(c.tally.key, c.characters) for c in played.contexts] == [("req-1.1", 3), ("req-1.2", 4)]
+
+
+def test_an_id_that_the_provider_gives_names_the_context_that_came_without_one() -> None:
+    played = Played().client(speech(None, "One")).client(speech("c2", "Two"))
+    played.provider(says(type="chunk", data="AA", done=False, context_id="made-up")).provider(done("made-up"))
+    assert [c.tally.key for c in played.contexts] == ["req-1.1"]
+
+
+def test_a_hang_up_settles_the_live_contexts_with_what_was_sent() -> None:
+    played = Played().client(speech("c1", "Hello.")).client(close_frame(1000, "", MASK))
+    played.run(played.session.client_gone(played.now))
+    assert [(c.outcome, c.tally.totals["characters"]) for c in played.contexts] == [("client_gone", 6)]
+
+
+def test_a_provider_that_breaks_off_fails_the_live_contexts() -> None:
+    played = Played().client(speech("c1"))
+    played.run(played.session.upstream_ended(played.now)).run(played.session.client_ended(played.now))
+    assert [c.outcome for c in played.contexts] == ["upstream_fault"]
+
+
+def test_audio_is_counted_by_its_encoding_every_fifteen_seconds_and_at_the_end() -> None:
+    played = stt()
+    assert played.log == ["Record"]
+    played.client(client_frame(frames.BINARY, bytes(32000))).client(client_frame(frames.TEXT, b"finalize")).after(14)
+    assert played.log.count("Record") == 1
+    played.after(2)
+    assert played.log.count("Record") == 2
+    assert played.session.tally is not None
+    assert played.session.tally.totals["audio_in_ms"] == 1000
+    played.client(client_frame(frames.BINARY, bytes(3200))).run(played.session.client_gone(played.now))
+    assert played.session.tally.totals["audio_in_ms"] == 1100
+
+
+def test_audio_of_an_unknown_encoding_is_not_measured() -> None:
+    played = Played(STT, b"model=ink-whisper&encoding=opus&sample_rate=16000").client(client_frame(frames.BINARY, bytes(3200)))
+    played.run(played.session.client_gone(played.now))
+    assert played.session.tally is not None
+    assert dict(played.session.tally.totals) == {"requests": 1}
+
+
+# ---- the credential
+
+
+def test_a_credential_in_an_error_is_masked_to_equal_length() -> None:
+    error = says(type="error", message=f"bad key {CREDENTIAL}", status_code=401, done=True)
+    played = Played().provider(error)
+    assert bytes(played.to_client) == error.replace(CREDENTIAL.encode(), b"*" * 28)
+    assert "credential_in_answer" in played.log
+
+
+def test_a_credential_in_a_close_reason_is_masked() -> None:
+    played = stt().provider(close_frame(1008, f"bad key {CREDENTIAL}"))
+    assert played.close_to_client() == (1008, "bad key " + "*" * 28)
+
+
+def test_a_credential_in_speech_is_not_touched() -> None:
+    transcript = says(type="timestamps", word_timestamps={"words": [CREDENTIAL]})
+    assert Played().provider(transcript).taken() == (transcript, b"")
+
+
+# ---- ends
+
+
+def test_a_clients_close_passes_and_the_providers_answer_ends_both_sides() -> None:
+    goodbye = close_frame(4001, "client bye", MASK)
+    played = stt().client(goodbye)
+    assert played.to_upstream == goodbye
+    played.provider(close_frame(4001, "client bye"))
+    assert played.close_to_client() == (4001, "client bye")
+    assert played.log == ["Record", "ToUpstream", "EndClient"]
+    assert played.run(played.session.upstream_ended(played.now)).log[-1] == "Finish"
+    settled = played.settled
+    assert (settled.closed_by, settled.close_code, settled.outcome) == ("client", 4001, "completed")
+
+
+def test_a_providers_close_passes_with_code_and_reason() -> None:
+    played = stt().provider(close_frame(4408, "tenant quota"))
+    assert played.close_to_client() == (4408, "tenant quota")
+    assert (played.settled.closed_by, played.settled.close_code) == ("provider", 4408)
+
+
+def test_a_providers_idle_close_is_told_apart() -> None:
+    played = stt().provider(close_frame(1000, "connection idle timeout"))
+    assert (played.settled.outcome, played.settled.reason) == ("completed", "provider_idle")
+
+
+def test_what_the_client_sends_after_the_providers_close_still_passes_up_to_its_own() -> None:
+    played = stt().provider(close_frame(1000, "")).client(client_frame(frames.BINARY, b"late"))
+    assert played.to_upstream == client_frame(frames.BINARY, b"late")
+
+
+def test_an_end_without_a_close_frame_stays_one() -> None:
+    played = stt().provider(says(type="transcript"))
+    played.run(played.session.upstream_ended(played.now))
+    assert played.close_to_client() is None
+    assert played.log[-1] == "EndClient"
+    assert (played.settled.closed_by, played.settled.close_code, played.settled.outcome) == ("provider", 1006, "upstream_fault")
+
+
+def test_a_client_that_ends_its_direction_still_gets_answers() -> None:
+    played = stt()
+    played.run(played.session.client_ended(played.now))
+    assert played.log[-1] == "EndUpstream"
+    played.provider(says(type="transcript"))
+    assert played.to_client == says(type="transcript")
+
+
+def test_a_session_whose_other_side_does_not_follow_is_finished_after_five_seconds() -> None:
+    played = stt()
+    played.run(played.session.client_ended(played.now)).after(4)
+    assert played.log[-1] == "EndUpstream"
+    assert played.after(1.1).log[-1] == "Finish"
+
+
+@pytest.mark.parametrize("frame_of_client", [frame(frames.TEXT, b"plain"), b"\x83\x80\x00\x00\x00\x00"])
+def test_a_client_that_breaks_the_framing_ends_both_sides_with_1002(frame_of_client: bytes) -> None:
+    for played in (stt(), Played()):
+        played.client(frame_of_client)
+        close = played.close_to_client()
+        assert close is not None
+        assert close[0] == 1002
+        assert close[1].startswith("protocol_error: ")
+        upstream = played.close_to_upstream()
+        assert upstream is not None
+        assert upstream[0] == 1002
+        assert played.log[-1] == "EndClient"
+
+
+def test_a_client_that_sends_too_much_is_told_1009_and_the_provider_why() -> None:
+    played = stt(limits=SessionLimits(message_bytes=1000)).client(client_frame(frames.BINARY, bytes(1001)))
+    close, upstream = played.close_to_client(), played.close_to_upstream()
+    assert close is not None
+    assert upstream is not None
+    assert close[0] == 1009
+    assert upstream == (1001, "message_too_large: a message is larger than 1000 bytes")
+
+
+def test_a_provider_that_sends_too_much_is_told_1009_and_the_client_why() -> None:
+    played = stt(limits=SessionLimits(message_bytes=1000)).provider(frame(frames.BINARY, bytes(1001)))
+    close, upstream = played.close_to_client(), played.close_to_upstream()
+    assert upstream is not None
+    assert upstream[0] == 1009
+    assert close == (1011, "message_too_large: a message is larger than 1000 bytes")
+
+
+def test_what_came_before_broken_framing_still_passes() -> None:
+    played = stt().client(client_frame(frames.BINARY, b"good") + b"\x83\x80")
+    assert bytes(played.to_upstream).startswith(client_frame(frames.BINARY, b"good"))
+
+
+def test_a_dead_client_is_not_written_to_and_the_provider_is_told() -> None:
+    played = stt()
+    played.run(played.session.peer_is_dead("client", "half_open", played.now))
+    assert played.close_to_upstream() == (1001, "")
+    assert played.close_to_client() is None
+    assert (played.settled.reason, played.settled.outcome) == ("half_open", "client_gone")
+
+
+# ---- revocation, expiry, withdrawn grants, operators, drain
+
+
+def test_after_a_revocation_no_byte_of_the_client_passes_and_audio_may_drain() -> None:
+    played = Played().client(speech("c1")).revoked("token", "t1")
+    played.taken()
+    played.client(speech("c1")).client(speech("c2"))
+    assert not played.to_upstream
+    assert played.provider(chunk("c1")).to_client == chunk("c1")
+    played.provider(done("c1"))
+    close = played.close_to_client()
+    assert close is not None
+    assert close == (1008, "token_revoked: The token was revoked")
+    assert [c.outcome for c in played.contexts] == ["completed"]
+    assert (played.settled.outcome, played.settled.reason) == ("ended", "token_revoked")
+
+
+def test_a_revoked_session_ends_after_the_drain_even_if_audio_goes_on() -> None:
+    played = Played().client(speech("c1")).revoked("principal", "u-alice").after(4.9)
+    assert played.close_to_client() is None
+    played.after(0.2)
+    assert played.close_to_client() == (1008, "principal_revoked: The principal's access was revoked")
+
+
+def test_a_revoked_session_without_live_contexts_ends_at_once() -> None:
+    assert Played().revoked("token", "t1").close_to_client() == (1008, "token_revoked: The token was revoked")
+    assert stt().revoked("account", "a-eu").close_to_client() == (1008, "account_revoked: The provider account was withdrawn")
+
+
+def test_a_withdrawn_grant_ends_the_session() -> None:
+    played = Played().changed(grants=(Grant(id="g2", workspace="w1", account="a-kk", subject="team:voice"),))
+    close = played.close_to_client()
+    assert close is not None
+    assert close[0] == 1008
+    assert close[1].startswith("account_not_granted: ")
+
+
+def test_a_deleted_model_cuts_its_contexts_and_the_session_if_they_do_not_end() -> None:
+    models = tuple(model for model in voice_workspace().models if model.name != "sonic-3")
+    played = Played().client(speech("c1")).changed(models=models)
+    assert [(error["context_id"], error["error_code"]) for error in played.errors()] == [("c1", "model_not_granted")]
+    played.taken()
+    played.client(speech("c1")).client(speech("c1", ""))
+    assert not played.to_upstream
+    played.after(5.1)
+    close = played.close_to_client()
+    assert close is not None
+    assert close[0] == 1008
+
+
+def issuers(expiry: str) -> tuple[Issuer, ...]:
+    return (
+        Issuer(
+            id="i-idp",
+            workspace="w1",
+            issuer=IDP,
+            audiences=("glottis",),
+            jwks=jwks(signing_key()),
+            expiry=expiry,
+            leeway_seconds=0,
+        ),
+    )
+
+
+@pytest.mark.parametrize(("expiry", "still_open", "ended"), [("hard", 59, 61), ("grace:30", 89, 91)])
+def test_a_token_that_expires_ends_its_session_as_the_issuer_says(expiry: str, still_open: float, ended: float) -> None:
+    snapshot = voice_workspace(issuers=issuers(expiry))
+    token = idp_token(exp=1_800_000_060)
+    assert Played(snapshot=snapshot, token=token).after(still_open).close_to_client() is None
+    assert Played(snapshot=snapshot, token=token).after(ended).close_to_client() == (1008, "token_expired: The token has expired")
+
+
+def test_a_token_may_expire_while_its_session_goes_on_where_the_issuer_says_so() -> None:
+    played = Played(snapshot=voice_workspace(issuers=issuers("finish-session")), token=idp_token(exp=1_800_000_060)).after(4000)
+    assert played.close_to_client() is None
+    assert played.client(speech("c1")).to_upstream == speech("c1")
+
+
+def test_an_administrator_ends_a_session_with_a_sentence() -> None:
+    played = Played()
+    played.run(played.session.end("ended_by_admin", "Incident 42", played.now))
+    assert played.close_to_client() == (1008, "ended_by_admin: Incident 42")
+    assert played.close_to_upstream() == (1001, "")
+
+
+def test_a_drained_session_finishes_its_contexts_refuses_new_ones_and_ends_with_1012() -> None:
+    played = Played().client(speech("c1"))
+    played.run(played.session.drain(played.now)).taken()
+    played.client(speech("c2")).client(speech("c1"))
+    assert played.to_upstream == speech("c1")
+    assert [error["error_code"] for error in played.errors()] == ["draining"]
+    assert played.close_to_client() is None
+    played.provider(chunk("c1") + done("c1"))
+    assert played.close_to_client() == (1012, "draining: This gateway is shutting down")
+    assert played.settled.outcome == "drained"
+
+
+def test_a_drained_session_without_contexts_ends_at_once() -> None:
+    played = Played()
+    played.run(played.session.drain(played.now))
+    assert played.close_to_client() == (1012, "draining: This gateway is shutting down")
+
+
+def test_a_drained_transcription_ends_when_nothing_goes_by() -> None:
+    played = stt()
+    played.run(played.session.drain(played.now)).client(client_frame(frames.BINARY, bytes(640))).after(1.5)
+    played.client(client_frame(frames.BINARY, bytes(640))).after(1.5)
+    assert played.close_to_client() is None
+    played.after(2)
+    assert played.close_to_client() == (1012, "draining: This gateway is shutting down")
+
+
+# ---- another account
+
+
+def two_accounts(**changes: Any) -> Snapshot:
+    """The voice team uses both Cartesia accounts; `a-eu` is the default one."""
+    return voice_workspace(
+        plus_grants=(Grant(id="g9", workspace="w1", account="a-us", subject="team:voice"),),
+        workspaces=(Workspace(id="w1", name="Voice", default_accounts={"cartesia": "a-eu"}),),
+        **changes,
+    )
+
+
+def test_a_first_text_of_another_account_has_that_account_dialled() -> None:
+    snapshot = two_accounts()
+    played = Played(snapshot=snapshot).client(client_frame(frames.PING, b"beat"))
+    played.taken()
+    played.client(speech("c1", model="sonic-turbo"))
+    assert [route.account.id for route in played.redials] == ["a-us"]
+    assert played.taken() == (frame(frames.PONG, b"beat"), b"")
+    played.client(client_frame(frames.PING, b"again")).client(speech("c2", model="sonic-turbo"))
+    assert played.taken() == (frame(frames.PONG, b"again"), b"")
+    played.run(played.session.redialled(played.redials[0], Secret("sk_us"), played.now))
+    assert played.to_upstream == speech("c1", model="sonic-turbo") + speech("c2", model="sonic-turbo")
+    played.taken()
+    played.client(speech("c3", model="sonic-3"))
+    assert not played.to_upstream
+    [error] = played.errors()
+    assert error["error_code"] == "model_on_another_account"
+    assert "/cartesia/@cartesia-eu/" in error["message"]
+
+
+def test_another_account_that_refuses_is_told_in_band_and_ends_the_session() -> None:
+    snapshot = two_accounts()
+    played = Played(snapshot=snapshot).client(speech("c1", model="sonic-turbo"))
+    played.run(played.session.redial_failed(Refusal("upstream_refused", "it answered 429"), played.now))
+    assert [(error["context_id"], error["error_code"]) for error in played.errors()] == [("c1", "upstream_refused")]
+    close = played.close_to_client()
+    assert close is not None
+    assert close[0] == 1008
+
+
+def test_a_model_that_two_accounts_have_stays_on_the_one_that_the_socket_is_bound_to() -> None:
+    sonic_3 = Model(id="m9", workspace="w1", account="a-us", name="sonic-3", type="text-to-speech")
+    snapshot = two_accounts(plus_models=(sonic_3,))
+    played = Played(snapshot=snapshot).client(speech("c1", model="sonic-turbo"))
+    played.run(played.session.redialled(played.redials[0], Secret("sk_us"), played.now)).taken()
+    assert played.client(speech("c2", model="sonic-3")).to_upstream == speech("c2", model="sonic-3")
