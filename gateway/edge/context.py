@@ -17,7 +17,7 @@ from gateway.upstream.upstreams import Upstreams
 from policy.decide import Route, World
 from policy.facts import RequestHead
 from policy.refusal import Refusal
-from policy.usage import Settled, Tally
+from policy.usage import Settled, SettledContext, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ class Recorder(Protocol):
 
     def settle(self, settled: Settled) -> None:
         """End an exchange: usage, spans, metrics, one log line."""
+
+    def settle_context(self, context: SettledContext) -> None:
+        """End one context of a session: its usage, its span, its metrics."""
 
 
 class OpenExchange(Protocol):
