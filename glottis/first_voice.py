@@ -1,0 +1,162 @@
+"""Three text-to-speech calls with the official Cartesia SDK, through the gateway: what any client of Glottis looks like.
+
+Run as a program of its own (`python -m glottis.first_voice`), as a client would be, with SSL_CERT_FILE naming the
+gateway's authority. It knows a base URL and a token, nothing of Glottis. Writes a wav file each and one JSON object a
+line on stdout: what was asked for, when its first audio came, how long it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from cartesia import Cartesia
+from cartesia.types import RawOutputFormatParam
+
+SAMPLE_RATE: Final = 24_000
+BYTES_A_SAMPLE: Final = 2
+RAW: Final[RawOutputFormatParam] = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": SAMPLE_RATE}
+
+# What is said, by wav file; the tests read the files back with a speech recogniser.
+BYTES: Final = "Hello. This sentence was asked for over plain H T T P, and it came back as one file."
+SSE: Final = "This one arrived as a stream of events, so its first words could be played before its last were made."
+WHOLE: Final = "Two voices share one web socket. I am the first voice, and my text was sent at once."
+PIECES: Final = (
+    "I am the second voice. ",
+    "My text came in three pieces, ",
+    "as a language model would write it.",
+)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call as its caller saw it: seconds from the request to the first audio; audio: 16-bit mono PCM at 24 kHz."""
+
+    name: str
+    transcript: str
+    wav: str
+    context_id: str = ""
+    request_id: str = ""
+    began: float = field(default_factory=time.perf_counter)
+    seconds_to_first_audio: float | None = None
+    audio: bytearray = field(default_factory=bytearray)
+
+    def hear(self, audio: bytes) -> None:
+        if audio and self.seconds_to_first_audio is None:
+            self.seconds_to_first_audio = time.perf_counter() - self.began
+        self.audio += audio
+
+    @property
+    def audio_seconds(self) -> float:
+        return len(self.audio) / (SAMPLE_RATE * BYTES_A_SAMPLE)
+
+    def save(self, folder: Path) -> None:
+        with wave.open(str(folder / self.wav), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(BYTES_A_SAMPLE)
+            file.setframerate(SAMPLE_RATE)
+            file.writeframes(bytes(self.audio))
+
+
+def tts_bytes(client: Cartesia, model: str, voice: str) -> Call:
+    """The whole text in one request, the audio as the body of its answer."""
+    call = Call("tts.bytes", BYTES, "bytes.wav")
+    with client.tts.with_streaming_response.generate(model_id=model, transcript=BYTES, voice=voice, output_format=RAW) as answer:
+        call.request_id = answer.headers.get("x-glottis-request-id", "")
+        for piece in answer.iter_bytes():
+            call.hear(piece)
+    return call
+
+
+def tts_sse(client: Cartesia, model: str, voice: str) -> Call:
+    """The whole text in one request, the audio as server-sent events."""
+    call = Call("tts.sse", SSE, "sse.wav")
+    events = client.tts.sse(
+        model_id=model,
+        transcript=SSE,
+        voice=voice,
+        output_format={"container": "raw", "encoding": "pcm_s16le", "sample_rate": SAMPLE_RATE},
+    )
+    call.request_id = events.response.headers.get("x-glottis-request-id", "")
+    for event in events:
+        _hear_event(call, event)
+    return call
+
+
+def tts_websocket(client: Cartesia, model: str, voices: tuple[str, str]) -> list[Call]:
+    """Two contexts on one socket, their audio interleaved; the second is fed in pieces that continue one another."""
+    with client.tts.websocket_connect() as connection:
+        whole = Call("tts.websocket, whole", WHOLE, "websocket-whole.wav", context_id="whole")
+        pieces = Call("tts.websocket, in pieces", "".join(PIECES), "websocket-pieces.wav", context_id="pieces")
+        first, second = (
+            connection.context(call.context_id, model_id=model, voice=voice, output_format=RAW)
+            for call, voice in zip((whole, pieces), voices, strict=True)
+        )
+        second.push(PIECES[0])
+        first.push(WHOLE, continue_=False)
+        for piece in PIECES[1:]:
+            second.push(piece)
+        second.no_more_inputs()
+        speaking = {call.context_id: call for call in (whole, pieces)}
+        for event in connection:
+            call = speaking[event.context_id or ""]
+            _hear_event(call, event)
+            if event.type == "done":
+                del speaking[call.context_id]
+            if not speaking:
+                break
+    return [whole, pieces]
+
+
+def _hear_event(call: Call, event: Any) -> None:
+    # Any: the SDK's union of event types.
+    if event.type == "error":
+        raise click.ClickException(f"{call.name} failed: {event}")
+    if event.type == "chunk":
+        call.hear(base64.b64decode(event.data))
+
+
+def _calls(client: Cartesia, model: str, voices: tuple[str, str]) -> Iterator[Call]:
+    yield tts_bytes(client, model, voices[0])
+    yield tts_sse(client, model, voices[0])
+    yield from tts_websocket(client, model, voices)
+
+
+@click.command()
+@click.option("--base-url", required=True)
+@click.option("--model", default="kokoro-82m")
+@click.option("--voice", "voices", nargs=2, default=("af_heart", "am_michael"))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
+@click.option("--token", envvar="GLOTTIS_DEMO_TOKEN", required=True)
+def main(base_url: str, model: str, voices: tuple[str, str], out: Path, token: str) -> None:
+    """Make the calls, write their wav files, print one JSON object a call."""
+    out.mkdir(parents=True, exist_ok=True)
+    client = Cartesia(base_url=base_url, api_key=token)
+    for call in _calls(client, model, voices):
+        call.save(out)
+        json.dump(
+            {
+                "name": call.name,
+                "transcript": call.transcript,
+                "wav": str(out / call.wav),
+                "context_id": call.context_id,
+                "request_id": call.request_id,
+                "seconds_to_first_audio": call.seconds_to_first_audio,
+                "audio_seconds": call.audio_seconds,
+            },
+            sys.stdout,
+        )
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
