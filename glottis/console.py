@@ -106,7 +106,7 @@ class Console:
                 handler.close()
 
     def _prefix(self, name: str) -> str:
-        return self._painted(f"{name:{self._width}} |", self._colours[name])
+        return self._painted(f"{name:{self._width}} |", self._colours.get(name, _COLOURS[0]))
 
     def _painted(self, text: str, colour: int) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text

@@ -1,8 +1,8 @@
 """Three text-to-speech calls with the official Cartesia SDK, through the gateway: what any client of Glottis looks like.
 
 Run as a program of its own (`python -m glottis.first_voice`), as a client would be, with SSL_CERT_FILE naming the
-gateway's authority. It knows a base URL and a token, nothing of Glottis. Writes a wav file each and one JSON object a
-line on stdout: what was asked for, when its first audio came, how long it is.
+gateway's authority. It knows a base URL and a token, and that answers carry a request id, by which their usage is
+found. Writes a wav file each and one JSON object a line on stdout: when its first audio came, how long it is.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ PIECES: Final = (
 
 @dataclass(slots=True)
 class Call:
-    """One call as its caller saw it: seconds from the request to the first audio; audio: 16-bit mono PCM at 24 kHz."""
+    """One call as its caller saw it.
+
+    key: what its usage is counted under; began: when it was asked for, by the process's clock, seconds; audio: 16-bit
+    mono PCM at 24 kHz.
+    """
 
     name: str
     transcript: str
     wav: str
-    context_id: str = ""
-    request_id: str = ""
+    key: str = ""
     began: float = field(default_factory=time.perf_counter)
     seconds_to_first_audio: float | None = None
     audio: bytearray = field(default_factory=bytearray)
@@ -70,7 +73,7 @@ def tts_bytes(client: Cartesia, model: str, voice: str) -> Call:
     """The whole text in one request, the audio as the body of its answer."""
     call = Call("tts.bytes", BYTES, "bytes.wav")
     with client.tts.with_streaming_response.generate(model_id=model, transcript=BYTES, voice=voice, output_format=RAW) as answer:
-        call.request_id = answer.headers.get("x-glottis-request-id", "")
+        call.key = answer.headers["x-glottis-request-id"]
         for piece in answer.iter_bytes():
             call.hear(piece)
     return call
@@ -85,7 +88,7 @@ def tts_sse(client: Cartesia, model: str, voice: str) -> Call:
         voice=voice,
         output_format={"container": "raw", "encoding": "pcm_s16le", "sample_rate": SAMPLE_RATE},
     )
-    call.request_id = events.response.headers.get("x-glottis-request-id", "")
+    call.key = events.response.headers["x-glottis-request-id"]
     for event in events:
         _hear_event(call, event)
     return call
@@ -94,26 +97,30 @@ def tts_sse(client: Cartesia, model: str, voice: str) -> Call:
 def tts_websocket(client: Cartesia, model: str, voices: tuple[str, str]) -> list[Call]:
     """Two contexts on one socket, their audio interleaved; the second is fed in pieces that continue one another."""
     with client.tts.websocket_connect() as connection:
-        whole = Call("tts.websocket, whole", WHOLE, "websocket-whole.wav", context_id="whole")
-        pieces = Call("tts.websocket, in pieces", "".join(PIECES), "websocket-pieces.wav", context_id="pieces")
-        first, second = (
-            connection.context(call.context_id, model_id=model, voice=voice, output_format=RAW)
-            for call, voice in zip((whole, pieces), voices, strict=True)
+        # The SDK keeps the handshake's answer to itself; `response` is the websockets library's own name for it.
+        handshake = connection._connection.response
+        session = handshake.headers["x-glottis-request-id"] if handshake else ""
+        pieces = Call("tts.websocket, in pieces", "".join(PIECES), "websocket-pieces.wav", key=f"{session}.1")
+        whole = Call("tts.websocket, whole", WHOLE, "websocket-whole.wav", key=f"{session}.2")
+        speaking = {"pieces": pieces, "whole": whole}
+        in_pieces, at_once = (
+            connection.context(name, model_id=model, voice=voice, output_format=RAW)
+            for name, voice in zip(speaking, voices, strict=True)
         )
-        second.push(PIECES[0])
-        first.push(WHOLE, continue_=False)
+        in_pieces.push(PIECES[0])
+        whole.began = time.perf_counter()
+        at_once.push(WHOLE, continue_=False)
         for piece in PIECES[1:]:
-            second.push(piece)
-        second.no_more_inputs()
-        speaking = {call.context_id: call for call in (whole, pieces)}
+            in_pieces.push(piece)
+        in_pieces.no_more_inputs()
         for event in connection:
-            call = speaking[event.context_id or ""]
-            _hear_event(call, event)
+            name = event.context_id or ""
+            _hear_event(speaking[name], event)
             if event.type == "done":
-                del speaking[call.context_id]
+                del speaking[name]
             if not speaking:
                 break
-    return [whole, pieces]
+    return [pieces, whole]
 
 
 def _hear_event(call: Call, event: Any) -> None:
@@ -145,10 +152,8 @@ def main(base_url: str, model: str, voices: tuple[str, str], out: Path, token: s
         json.dump(
             {
                 "name": call.name,
-                "transcript": call.transcript,
                 "wav": str(out / call.wav),
-                "context_id": call.context_id,
-                "request_id": call.request_id,
+                "key": call.key,
                 "seconds_to_first_audio": call.seconds_to_first_audio,
                 "audio_seconds": call.audio_seconds,
             },

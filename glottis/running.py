@@ -13,8 +13,9 @@ import click
 
 from glottis.console import Console
 from glottis.lock import lock_on
+from glottis.parts import parts
 from glottis.ports import Ports
-from glottis.stack import Stack, parts, prepare_stack
+from glottis.stack import Stack, prepare_stack
 from glottis.supervisor import Supervisor
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -48,8 +48,9 @@ def _says_nothing(_: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One child. prepare: run before each start; is_ready: asked until it says yes; once_ready: run after that, each time.
+    """One child. command: what to run, or what gives it once everything before it is ready.
 
+    prepare: run before each start; is_ready: asked until it says yes; once_ready: run after that, each time.
     runs_once: a job (migrations) that must end with status 0 before the next part starts.
     starts_first: started before everything else, waited for at its place: it needs nobody and takes long.
     progress: what a line of its output says to people who wait for it, None for most lines.
@@ -58,7 +59,7 @@ class Part:
     """
 
     name: str
-    command: Command
+    command: Command | Callable[[], Command]
     prepare: Callable[[], None] = lambda: None
     is_ready: Callable[[], Awaitable[bool]] = _at_once
     once_ready: Callable[[], Awaitable[None]] = _nothing
@@ -73,6 +74,7 @@ class Part:
 @dataclass(slots=True)
 class _Child:
     part: Part
+    stop_signal: int = signal.SIGTERM
     process: asyncio.subprocess.Process | None = None
     last_lines: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=_LAST_LINES))
 
@@ -153,7 +155,8 @@ class Supervisor:
         return await self._spawn(child)
 
     async def _spawn(self, child: _Child) -> asyncio.subprocess.Process:
-        command = child.part.command
+        command = child.part.command() if callable(child.part.command) else child.part.command
+        child.stop_signal = command.stop_signal
         try:
             child.process = await asyncio.create_subprocess_exec(
                 *command.arguments,
@@ -199,8 +202,10 @@ class Supervisor:
                 await self._start(child)
             except SetupError as error:
                 self._console.event(child.part.name, error.what, is_bad=True)
-                if child.process is not None:
-                    _end_session(child.process.pid)
+                _end_session(child.process.pid)
+            except Exception as error:  # whatever `once_ready` met: this loop must go on, and tries again
+                self._console.event(child.part.name, f"could not be taken up again: {type(error).__name__}", is_bad=True)
+                _end_session(child.process.pid)
 
     async def _pass_on_output(self, child: _Child, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -227,7 +232,7 @@ class Supervisor:
             if process is None or process.returncode is not None:
                 continue
             with self._console.waiting_for(child.part.name, "stopping"):
-                _signal(process.pid, child.part.command.stop_signal)
+                _signal(process.pid, child.stop_signal)
                 await self._ended_or_insisted(process, child.part.stop_seconds)
                 if process.returncode is None:
                     self._console.event(child.part.name, "did not stop in time and was killed", is_bad=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from pathlib import Path
 
 import click
 
 from glottis.console import Console
+from glottis.first_run import ensure_caller_token
 from glottis.running import chosen_ports, run_stack, stack_options
 from glottis.stack import Stack
+from glottis.welcome import welcome
 
 
 @click.command()
@@ -24,6 +27,5 @@ def up(data_dir: Path, port_base: int | None, http_port: int | None, https_port:
 
 
 async def _stay(stack: Stack, console: Console) -> None:
-    console.say(f"gateway        {stack.http_url}  {stack.https_url}")
-    console.say(f"control plane  {stack.control_plane_url}")
+    console.say(welcome(stack, await ensure_caller_token(stack, datetime.datetime.now(datetime.UTC))))
     await asyncio.Event().wait()

@@ -11,10 +11,12 @@ import pytest
 
 from glottis.embedded.postgres import can_reach, locate_home
 from glottis.errors import SetupError
+from glottis.first_run import note_workspace_applied
 from glottis.lock import lock_on
+from glottis.parts import parts
 from glottis.ports import Ports
-from glottis.processes import Identity
-from glottis.stack import Stack, _kokoro_progress, parts, passed_on, prepare_stack
+from glottis.processes import Command, Identity
+from glottis.stack import Stack, passed_on, prepare_stack
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GIB = 1024**3
@@ -24,8 +26,13 @@ def prepared(folder: Path, free_bytes: int = 10 * GIB, **environ: str) -> Stack:
     return prepare_stack(folder, Ports.from_base(24500), {"PATH": "/usr/bin", **environ}, NOW, lambda _: free_bytes)
 
 
+def commands(stack: Stack) -> dict[str, Command]:
+    """The commands that are known before anything runs."""
+    return {part.name: part.command for part in parts(stack) if isinstance(part.command, Command)}
+
+
 def variables(stack: Stack, part: str) -> dict[str, str]:
-    return next(dict(entry.command.environment) for entry in parts(stack) if entry.name == part)
+    return dict(commands(stack)[part].environment)
 
 
 def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path: Path) -> None:
@@ -35,19 +42,24 @@ def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path:
         "clickhouse",
         "migrate",
         "control-plane",
+        "workspace",
         "aggregator",
         "kokoro",
         "gateway",
     ]
 
 
+def test_the_workspace_is_made_on_the_first_run_only(tmp_path: Path) -> None:
+    note_workspace_applied(tmp_path)
+
+    assert "workspace" not in [part.name for part in parts(prepared(tmp_path))]
+
+
 def test_a_part_gets_its_own_keys_and_no_other_ones(tmp_path: Path) -> None:
     stack = prepared(tmp_path)
     keys = {
-        part.name: sorted(
-            {Path(value).name for value in part.command.environment.values() if value.startswith(str(stack.keys.folder))}
-        )
-        for part in parts(stack)
+        name: sorted({Path(value).name for value in command.environment.values() if value.startswith(str(stack.keys.folder))})
+        for name, command in commands(stack).items()
     }
 
     assert keys == {
@@ -81,7 +93,9 @@ def test_the_gateway_and_the_aggregator_get_no_database_password(tmp_path: Path)
 def test_the_gateway_may_dial_kokoro_and_what_the_operator_names(tmp_path: Path) -> None:
     stack = prepared(tmp_path, GLOTTIS_ALLOWED_PRIVATE_ORIGINS="http://10.0.0.5:9000")
 
-    assert variables(stack, "gateway")["GLOTTIS_ALLOWED_PRIVATE_ORIGINS"] == "http://10.0.0.5:9000,http://127.0.0.1:24506"
+    assert variables(stack, "gateway")["GLOTTIS_ALLOWED_PRIVATE_ORIGINS"] == (
+        "http://10.0.0.5:9000,http://127.0.0.1:24506,http://127.0.0.1:24502"
+    )
 
 
 def test_children_get_neither_the_operators_secrets_nor_a_proxy() -> None:
@@ -100,7 +114,7 @@ def test_children_get_neither_the_operators_secrets_nor_a_proxy() -> None:
 def test_a_second_start_finds_the_same_keys_and_passwords(tmp_path: Path) -> None:
     first, second = prepared(tmp_path), prepared(tmp_path)
 
-    assert [part.command for part in parts(second)] == [part.command for part in parts(first)]
+    assert commands(second) == commands(first)
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
@@ -169,8 +183,10 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         ('{"event": "listening"}', None),
     ],
 )
-def test_the_speech_models_preparation_is_told_step_by_step(line: str, step: str | None) -> None:
-    assert _kokoro_progress(line) == step
+def test_the_speech_models_preparation_is_told_step_by_step(tmp_path: Path, line: str, step: str | None) -> None:
+    kokoro = next(part for part in parts(prepared(tmp_path)) if part.name == "kokoro")
+
+    assert kokoro.progress(line) == step
 
 
 def test_a_folder_is_reachable_only_if_every_one_above_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""`glottis demo`: the stack, three kinds of calls with the official SDK, and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+
+from contracts.secret import Secret
+from glottis.console import Console
+from glottis.errors import SetupError
+from glottis.first_run import ensure_caller_token, read_client
+from glottis.running import chosen_ports, run_stack, stack_options
+from glottis.stack import Stack
+from glottis.welcome import base_url, welcome
+
+# From the gateway's spool over the bus to the aggregator: a second or two, more on a busy machine.
+_USAGE_DEADLINE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One call, as its caller saw it. key: of its usage events: the request's id, `.n` for a socket's nth context."""
+
+    name: str
+    wav: str
+    key: str
+    seconds_to_first_audio: float
+    audio_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The same call, as it was counted. cost: amount and currency, "unpriced" where no price is known."""
+
+    characters: int
+    cost: str
+
+
+@click.command()
+@stack_options
+@click.option("--once", is_flag=True, help="Stop when the calls are made and counted.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="demo",
+    show_default=True,
+    help="Where the wav files go.",
+)
+def demo(data_dir: Path, port_base: int | None, http_port: int | None, https_port: int | None, once: bool, out: Path) -> None:
+    """Run everything and speak through it with the official Cartesia SDK.
+
+    Makes three kinds of calls (bytes, server-sent events, WebSocket), writes their audio, shows what they cost, and
+    stays up until Ctrl-C.
+    """
+
+    folder = out.resolve()
+
+    async def speak(stack: Stack, console: Console) -> None:
+        token = await ensure_caller_token(stack, datetime.datetime.now(datetime.UTC))
+        with console.waiting_for("demo", "three kinds of calls with the official SDK"):
+            calls = await speak_once(stack, token, folder)
+        with console.waiting_for("demo", "waiting until they are counted"):
+            counted = await count(stack, [call.key for call in calls])
+        console.say(table(calls, counted))
+        console.say(await usage_by_user_and_model(stack))
+        if not once:
+            console.say(welcome(stack, token))
+            console.say("Ctrl-C stops everything.")
+            await asyncio.Event().wait()
+
+    run_stack(data_dir, chosen_ports(port_base, http_port, https_port), speak, shows_output=False)
+
+
+async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:
+    """Make the calls in a program of their own, as a client would. Raises SetupError with what it said if it fails."""
+    environment = {
+        **stack.environment,
+        "SSL_CERT_FILE": str(stack.certificates.authority),
+        "GLOTTIS_DEMO_TOKEN": token.reveal().decode(),
+    }
+    arguments = ("-P", "-m", "glottis.first_voice", "--base-url", base_url(stack), "--out", str(out))
+    said = await _output_of("The demo's calls failed", arguments, environment, stack.folder)
+    return [Spoken(**json.loads(line)) for line in said.splitlines()]
+
+
+async def count(stack: Stack, keys: list[str]) -> dict[str, Counted]:
+    """Return what was counted of each call, when all of them have been. Raises SetupError at the deadline."""
+    client = read_client(stack.folder)
+    headers = {"Authorization": f"Bearer {client.token.reveal().decode()}"}
+    deadline = time.monotonic() + _USAGE_DEADLINE_SECONDS
+    async with httpx.AsyncClient(base_url=client.url, headers=headers, trust_env=False, timeout=30) as http:
+        while True:
+            answer = await http.get("/api/v1/usage", params={"by": "exchange", "exchange": keys})
+            answer.raise_for_status()
+            # Only the last event of a call counts as an exchange.
+            counted = {row["exchange"]: _counted(row) for row in answer.json()["rows"] if row["exchanges"]}
+            if set(keys) <= set(counted):
+                return counted
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"{len(set(keys) - set(counted))} of {len(keys)} calls were not counted in time.",
+                    f"The logs of gateway and aggregator say why: {stack.log_folder}",
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def usage_by_user_and_model(stack: Stack) -> str:
+    """Return what `glottis usage --by user,model` prints."""
+    client = read_client(stack.folder)
+    environment = {
+        **stack.environment,
+        "GLOTTIS_CONTROL_PLANE_URL": client.url,
+        "GLOTTIS_TOKEN": client.token.reveal().decode(),
+    }
+    arguments = ("-P", "-m", "glottis", "usage", "--by", "user,model")
+    report = await _output_of("`glottis usage` failed", arguments, environment, stack.folder)
+    return f"\n$ glottis usage --by user,model\n{report}"
+
+
+def table(calls: list[Spoken], counted: dict[str, Counted]) -> str:
+    """Return the calls as a table for people."""
+    head = ("call", "first audio", "audio", "characters", "cost", "file")
+    rows = [
+        (
+            call.name,
+            f"{call.seconds_to_first_audio * 1000:.0f} ms",
+            f"{call.audio_seconds:.2f} s",
+            str(counted[call.key].characters),
+            counted[call.key].cost,
+            call.wav,
+        )
+        for call in calls
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)]
+    return "\n".join(["", lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _counted(row: dict[str, Any]) -> Counted:
+    # Any: JSON. A call has one unit with a price: its characters.
+    costs = [f"{amount} {currency}" for currency, amount in row["cost"].items()]
+    return Counted(row["units"].get("characters", 0), ", ".join(costs) or "unpriced")
+
+
+async def _output_of(failure: str, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+    )
+    try:
+        output, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise SetupError(f"{failure}.", f"It said last: {errors.decode(errors='replace')[-2000:].strip()}")
+    return output.decode()
