@@ -42,6 +42,11 @@ def workspace_key_purpose(workspace: str, name: str, version: int) -> bytes:
     return _purpose("workspace key", workspace, name, str(version))
 
 
+def export_headers_purpose(workspace: str, target: str, version: int, endpoint: str) -> bytes:
+    """Return the context that binds an export target's secret headers to the target, version and endpoint."""
+    return _purpose("export headers", workspace, target, str(version), endpoint)
+
+
 def sealed(secret: Secret, version: int, public_key: bytes, purpose: bytes) -> Sealed:
     """Return the secret sealed to the fleet's public key, openable for this purpose only."""
     ciphertext = _SUITE.encrypt(secret.reveal(), X25519PublicKey.from_public_bytes(public_key), purpose)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 CONFIG_BUCKET = "glottis_config"
 MANIFEST_KEY = "manifest"
 PRICES_KEY = "prices"
+EXPORTS_KEY = "exports"
 CHUNK_PREFIX = "chunk."
 
 REVOCATIONS_BUCKET = "glottis_revocations"

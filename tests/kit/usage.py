@@ -4,6 +4,7 @@ The aggregator runs as a child process, so that a test can end it as `kill -9` d
 """
 
 import asyncio
+import hashlib
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
 
 from contracts import codec
-from contracts.events import Attribution, SpanEvent, UsageEvent, batch_of
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent, batch_of
 from contracts.prices import Price, PriceBook
 from contracts.secret import Secret
 from contracts.subjects import (
@@ -193,3 +194,25 @@ async def all_usage_acknowledged(bus: TestBus, deadline_seconds: float = 30.0) -
         return info.ack_floor is not None and info.ack_floor.stream_seq == stream.state.last_seq
 
     await until(is_so, "all usage messages to be acknowledged", deadline_seconds)
+
+
+def span_event(exchange: str, *, workspace: str = "acme", at_ms: int = NOW_MS, name: str = "", **attributes: Any) -> SpanEvent:
+    """An exchange with its three spans, named `<name or exchange> inbound`, `… credential` and `… outbound`."""
+    trace_id = hashlib.sha256(exchange.encode()).hexdigest()[:32]
+    start = at_ms * 1_000_000
+    names = [f"{name or exchange} {part}" for part in ("inbound", "credential", "outbound")]
+    ids = [hashlib.sha256(part.encode()).hexdigest()[:16] for part in (f"{exchange}{number}" for number in range(3))]
+    kinds: tuple[Any, ...] = ("server", "internal", "client")
+    spans = tuple(
+        Span(
+            span_id=ids[number],
+            parent_id=ids[0] if number else "",
+            name=names[number],
+            kind=kinds[number],
+            start_ns=start + number,
+            end_ns=start + 5_000_000 - number,
+            attributes=attributes,
+        )
+        for number in range(3)
+    )
+    return SpanEvent(id=exchange, workspace=workspace, pod="pod-1", trace_id=trace_id, spans=spans)

@@ -8,6 +8,7 @@ import pytest
 from contracts import codec
 from contracts.claims import CallerClaims
 from contracts.events import Attribution, PodStatus, Span, SpanEvent, UsageEvent
+from contracts.exports import ExportTarget, ExportTargets, SecretHeaders
 from contracts.manifest import Manifest, SignedManifest
 from contracts.prices import Price, PriceBook
 from contracts.revocations import EndSession, Revocation
@@ -192,6 +193,26 @@ SHAPES: dict[str, Any] = {
             ),
         ),
     ),
+    "export-targets": ExportTargets(
+        revision=4,
+        targets=(
+            ExportTarget(
+                id="x-1",
+                workspace="acme",
+                name="tempo",
+                endpoint="https://otlp.example:4317",
+                protocol="grpc",
+                compression="none",
+                headers={"x-tenant": "acme"},
+                sealed_headers=SEALED,
+                ca_pem=b"-----BEGIN CERTIFICATE-----",
+                resource_attributes={"deployment.environment.name": "production"},
+                timeout_seconds=5,
+                is_disabled=True,
+            ),
+        ),
+    ),
+    "secret-headers": SecretHeaders(headers={"authorization": "Bearer x"}),
     "caller-claims": CallerClaims(
         iss="https://glottis.example",
         aud="glottis",
