@@ -7,6 +7,7 @@ Timeouts are plain attributes that the server looks at once a second. Read next:
 """
 
 import asyncio
+import contextlib
 import math
 from typing import Any, Final, cast
 
@@ -328,7 +329,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._buffer = b""
         self._is_head_begun = False
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # the client may be gone already
+                self.transport.write_eof()
         now = self.loop.time()
         self._lingers_until = now + _LINGER_SECONDS
         self.deadline = now + _LINGER_IDLE_SECONDS
