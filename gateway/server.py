@@ -171,6 +171,7 @@ class Server(uvicorn.Server):
         """Close listeners and what connections are left."""
         for server in (*self._public, *((self._admin,) if self._admin is not None else ())):
             server.close()
+        self._public, self._admin = [], None
         for state in (self.server_state, self._admin_state):
             for connection in tuple(state.connections):
                 connection.transport.close()

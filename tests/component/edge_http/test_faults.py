@@ -1,0 +1,216 @@
+"""Providers that fail, and clients that leave: each told apart, nothing repeated that could be billed twice."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.edge.context import Limits
+from gateway.upstream.origin import PoolSettings
+from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
+from tests.kit.edge import Client, Edge, edge, request, speak
+from tests.kit.waiting import until
+
+
+def reason(body: bytes) -> str:
+    return str(json.loads(body)["error_code"])
+
+
+async def test_a_provider_that_nobody_listens_at_is_502_and_costs_nothing() -> None:
+    async with dead_origin() as origin, edge(origin) as gateway:
+        client = await gateway.client()
+        await client.send(speak())
+
+        answer = await client.answer()
+        (settled,) = await gateway.settled()
+
+        assert (answer.status, reason(answer.body)) == (502, "upstream_unreachable")
+        assert answer.all(b"x-should-retry") == []
+        assert (settled.outcome, settled.fault_phase, settled.anything_sent) == ("upstream_fault", "connect", False)
+        assert settled.tally is None
+
+
+async def test_a_provider_that_does_not_answer_in_time_is_504(double: CartesiaDouble) -> None:
+    async with edge(double.origin, limits=Limits(response_head_seconds=0.1)) as gateway:
+        client = await gateway.client()
+        await client.send(speak("X-Double: silent"))
+
+        answer = await client.answer()
+        (settled,) = await gateway.settled()
+
+        assert (answer.status, reason(answer.body)) == (504, "upstream_timeout")
+        assert (settled.outcome, settled.fault_phase, settled.anything_sent) == ("upstream_fault", "response_head", True)
+        await until(lambda: double.connections[0].gone.is_set())
+
+
+@pytest.mark.parametrize(("script", "told"), [("close", "upstream_gone"), ("not-http", "upstream_protocol")])
+async def test_a_provider_that_does_not_answer_as_http_is_502(client: Client, gateway: Edge, script: str, told: str) -> None:
+    await client.send(speak(f"X-Double: {script}"))
+
+    answer = await client.answer()
+    (settled,) = await gateway.settled()
+
+    assert (answer.status, reason(answer.body)) == (502, told)
+    assert (settled.outcome, settled.reason) == ("upstream_fault", told)
+
+
+async def test_a_post_is_not_repeated_on_another_connection(client: Client, double: CartesiaDouble) -> None:
+    await client.send(speak())
+    await client.answer()
+    await client.send(speak("X-Double: close"))
+
+    answer = await client.answer()
+
+    assert answer.status == 502
+    assert [received.method for received in double.requests] == ["POST", "POST"]
+    assert len(double.connections) == 1
+
+
+async def test_a_get_on_a_stale_pooled_connection_is_tried_once_more(client: Client, double: CartesiaDouble) -> None:
+    double.scripts["once"] = answers(b"", goes_on=False)
+    await client.send(request("GET", "/cartesia/voices"))
+    await client.answer()
+
+    async def once(double: CartesiaDouble, connection: object, received: object) -> bool:
+        double.scripts["once"] = double.default
+        return False
+
+    double.scripts["once"] = once
+    await client.send(request("GET", "/cartesia/voices", "X-Double: once"))
+
+    answer = await client.answer()
+
+    assert answer.status == 200
+    assert [len(connection.requests) for connection in double.connections] == [2, 1]
+
+
+async def test_a_get_on_a_fresh_connection_is_not_tried_again(client: Client, double: CartesiaDouble) -> None:
+    await client.send(request("GET", "/cartesia/voices", "X-Double: close"))
+
+    assert (await client.answer()).status == 502
+    assert len(double.requests) == 1
+
+
+async def test_a_connection_that_the_provider_closed_after_its_answer_is_not_used_again(
+    client: Client, double: CartesiaDouble
+) -> None:
+    for script in ("closes", "closes-unasked", "closes-unasked"):
+        await client.send(speak(f"X-Double: {script}"))
+        assert (await client.answer()).body == b"ok"
+        await until(lambda: all(connection.writer.is_closing() for connection in double.connections))
+
+    await client.send(speak())
+    assert (await client.answer()).body == WAV
+    assert [len(connection.requests) for connection in double.connections] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("script", "came"), [("reset-in-body", 1000), ("close-in-chunked-body", 500)])
+async def test_an_answer_that_breaks_off_breaks_off_at_the_client(
+    client: Client, gateway: Edge, double: CartesiaDouble, script: str, came: int
+) -> None:
+    await client.send(speak(f"X-Double: {script}"))
+    await client.until(WAV[:came])
+    double.go.set()
+
+    rest = await client.rest()
+    (settled,) = await gateway.settled()
+
+    assert b"0\r\n\r\n" not in rest
+    assert (settled.outcome, settled.fault_phase, settled.bytes_to_client) == ("upstream_fault", "response_body", came)
+
+
+async def test_a_client_that_hangs_up_ends_the_work_at_the_provider(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    await client.send(speak("X-Double: first-then-wait"))
+    await client.until(b"event: chunk")
+    client.close()
+
+    (settled,) = await gateway.settled()
+    double.go.set()
+    await asyncio.wait_for(double.connections[0].gone.wait(), 5)
+
+    assert (settled.outcome, settled.closed_by) == ("client_gone", "client")
+    assert settled.tally is not None
+    assert settled.tally.totals == {"requests": 1, "characters": 6}
+
+
+async def test_a_client_that_hangs_up_before_the_answer_ends_the_work_too(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    await client.send(speak("X-Double: silent"))
+    await until(lambda: len(double.requests) == 1)
+    client.close()
+
+    (settled,) = await gateway.settled()
+
+    assert settled.outcome == "client_gone"
+    await asyncio.wait_for(double.connections[0].gone.wait(), 5)
+
+
+async def test_a_client_that_hangs_up_in_its_body_ends_the_upload(client: Client, gateway: Edge, double: CartesiaDouble) -> None:
+    await client.send(request("GET", "/cartesia/voices", "Content-Length: 1000") + bytes(10))
+    await until(lambda: len(double.connections) == 1)
+    client.close()
+
+    (settled,) = await gateway.settled()
+
+    assert settled.outcome == "client_gone"
+    await asyncio.wait_for(double.connections[0].gone.wait(), 5)
+    assert double.connections[0].requests[0].body == b""
+
+
+async def test_an_error_of_the_provider_costs_nothing(client: Client, gateway: Edge) -> None:
+    await client.send(speak("X-Double: 500"))
+    await client.answer()
+
+    (settled,) = await gateway.settled()
+
+    assert (settled.outcome, settled.status) == ("provider_error", 500)
+
+
+async def test_a_provider_that_answers_before_the_upload_ends_is_heard(client: Client, double: CartesiaDouble) -> None:
+    double.reads_bodies = False
+    double.scripts["early"] = answers(
+        b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 3\r\n\r\nbig", goes_on=True
+    )
+    await client.send(request("GET", "/cartesia/voices", "X-Double: early", "Content-Length: 100000") + bytes(50_000))
+
+    answer = await client.answer()
+
+    assert (answer.status, answer.body) == (413, b"big")
+    assert answer.one(b"Connection") == b"close"
+    await client.send(bytes(50_000))
+    assert await client.rest() == b""
+
+
+async def test_a_fault_of_ours_is_500_with_a_request_id_and_no_cause(gateway: Edge, client: Client) -> None:
+    async def broken(issuer: object) -> None:
+        raise RuntimeError("secret cause")
+
+    origin = gateway.context.upstreams.origin_of(next(iter(gateway.world.index.accounts.values())))
+    origin.dial = lambda: broken(None)  # type: ignore[method-assign,assignment,return-value]
+    await client.send(speak())
+
+    answer = await client.answer()
+
+    assert (answer.status, reason(answer.body)) == (500, "internal")
+    assert b"secret cause" not in answer.body
+
+
+async def test_a_burst_is_served_by_warm_connections(double: CartesiaDouble) -> None:
+    settings = PoolSettings(allowed_private_origins=frozenset({double.origin}), warm_connections=4)
+    async with edge(double.origin, pool=settings) as gateway:
+        client = await gateway.client()
+        await client.send(speak())
+        await client.answer()
+        account = next(iter(gateway.world.index.accounts.values()))
+        origin = gateway.context.upstreams.origin_of(account)
+        origin.sweep()
+        await until(lambda: origin.idle_count == 4)
+        clients = [await gateway.client() for _ in range(4)]
+
+        await asyncio.gather(*(one.send(speak()) for one in clients))
+        await asyncio.gather(*(one.answer() for one in clients))
+
+        assert len(double.connections) == 4
