@@ -142,13 +142,13 @@ _ENCODERS: dict[Encoding, Callable[[FloatArray], bytes]] = {
 }
 
 
-def wav_header(encoding: Encoding, sample_rate: int) -> bytes:
-    """Return the header of a mono WAV whose length is not known yet; players then read to the end of the data."""
+def wav_header(encoding: Encoding, sample_rate: int, data_bytes: int | None = None) -> bytes:
+    """Return the header of a mono WAV. data_bytes: None if not known yet; players then read to the end of the data."""
     width = SAMPLE_BYTES[encoding]
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
-        b"RIFF", _UNKNOWN_LENGTH, b"WAVE", b"fmt ", 16, _WAV_TAGS[encoding], 1,
-        sample_rate, sample_rate * width, width, width * 8, b"data", _UNKNOWN_LENGTH,
+        b"RIFF", _UNKNOWN_LENGTH if data_bytes is None else 36 + data_bytes, b"WAVE", b"fmt ", 16, _WAV_TAGS[encoding], 1,
+        sample_rate, sample_rate * width, width, width * 8, b"data", _UNKNOWN_LENGTH if data_bytes is None else data_bytes,
     )  # fmt: skip
 
 

@@ -9,13 +9,13 @@ import structlog
 
 from kokoro_backend.engine import Engine, ToneEngine
 from kokoro_backend.metrics import Metrics
-from kokoro_backend.onnx_engine import OnnxEngine
+from kokoro_backend.onnx_engine import load_engine
 from kokoro_backend.phonemes import MisakiPhonemizer, Phonemizer
 from kokoro_backend.scheduler import Scheduler
 from kokoro_backend.settings import Settings
 from kokoro_backend.synthesis import Manner, Speaker
 from kokoro_backend.voices import VoiceCatalogue, load_voices
-from kokoro_backend.weights import Weights, WeightsError, own_weights, packaged_weights
+from kokoro_backend.weights import Weights, WeightsError, own_weights, packaged_weights, storage_error
 
 log = structlog.get_logger()
 
@@ -53,9 +53,13 @@ def load(settings: Settings) -> Backend:
     engine.warm_up()
     phonemizer.words("Warm up: it costs $3.50 at 10:30 a.m.", language="en", british=False)
     log.info(
-        "model loaded", engine=engine.name, threads=settings.threads, voices=len(voices.voices),
+        "model loaded",
+        engine=engine.name,
+        precision=getattr(engine, "precision", None),
+        threads=settings.threads,
+        voices=len(voices.voices),
         packaged_weights=weights.is_packaged,
-    )  # fmt: skip
+    )
     return backend
 
 
@@ -75,7 +79,10 @@ def find_weights(settings: Settings) -> Weights:
 def _engine(settings: Settings, weights: Weights) -> Engine:
     if settings.engine == "tone":
         return ToneEngine()
-    return OnnxEngine(weights.model, settings.threads)
+    try:
+        return load_engine(weights.model, settings.cache, settings.threads, settings.precision)
+    except OSError as error:
+        raise storage_error(settings.cache, error) from error
 
 
 __all__ = ["Backend", "Manner", "assemble", "find_weights", "load"]

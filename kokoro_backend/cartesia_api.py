@@ -35,7 +35,7 @@ from kokoro_backend.protocol import (
 )
 from kokoro_backend.scheduler import Session
 from kokoro_backend.streaming import primed
-from kokoro_backend.synthesis import Mark, Narration, Spoken
+from kokoro_backend.synthesis import Manner, Mark, Narration, Spoken
 from kokoro_backend.tasks import start_task
 
 FRAME_SECONDS = 0.1
@@ -75,14 +75,17 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def narration_of(request: messages.SpeechRequest) -> Narration:
-    """Return a closed narration of the whole transcript, sentence by sentence, the first clause early."""
-    narration = Narration(request.manner, Session())
+async def narrate_whole(backend: Backend, text: str, manner: Manner, session: Session) -> AsyncGenerator[Spoken, None]:
+    """Speak a whole text sentence by sentence, the first clause early; close the iterator to stop."""
+    narration = Narration(manner, session)
     chunker = SentenceChunker(first_clause_chars=FIRST_CLAUSE_CHARS)
-    for sentence in [*chunker.feed(request.transcript), *chunker.flush()]:
+    for sentence in [*chunker.feed(text), *chunker.flush()]:
         narration.say(sentence)
     narration.close()
-    return narration
+    async with aclosing(backend.speaker.narrate(narration)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Spoken):
+                yield piece
 
 
 def frames(audio: bytes, output: OutputFormat) -> list[bytes]:
@@ -106,9 +109,10 @@ async def tts_bytes(request: Request) -> Response:
 
     async def audio() -> AsyncGenerator[bytes, None]:
         encoder = encoder_for(parsed.output)
-        async with aclosing(backend_of(request).speaker.narrate(narration_of(parsed))) as pieces:
+        speech = narrate_whole(backend_of(request), parsed.transcript, parsed.manner, Session())
+        async with aclosing(speech) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Spoken) and (encoded := encoder.feed(piece.audio)):
+                if encoded := encoder.feed(piece.audio):
                     yield encoded
         if tail := encoder.flush():
             yield tail
@@ -150,11 +154,10 @@ async def _events(
     backend: Backend, parsed: messages.SpeechRequest, context_id: str | None
 ) -> AsyncGenerator[dict[str, Any], None]:
     writer = _ContextWriter(parsed, context_id)
-    async with aclosing(backend.speaker.narrate(narration_of(parsed))) as pieces:
+    async with aclosing(narrate_whole(backend, parsed.transcript, parsed.manner, Session())) as pieces:
         async for piece in pieces:
-            if isinstance(piece, Spoken):
-                for event in writer.spoken(piece):
-                    yield event
+            for event in writer.spoken(piece):
+                yield event
     for event in writer.finished():
         yield event
 

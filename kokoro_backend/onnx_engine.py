@@ -1,50 +1,245 @@
-"""Kokoro-82M through ONNX Runtime on the CPU: the whole graph for throughput.
+"""Kokoro-82M through ONNX Runtime on the CPU: one model, all its threads, one run at a time.
 
-One session, all its threads for one run at a time: two sessions at once were measured slower than one with both cores.
-Knows nothing of text; see `engine` for the interface.
+An urgent utterance is spoken in windows: the front of the graph once, then its back over growing windows of frames, so
+that the first sound leaves after about a third of the work. The others run the back in one piece, which costs less.
+Precision (int8 or fp32) is chosen by a self-test, since CPUs differ in which is faster. Knows nothing of text.
 """
 
-from collections.abc import Iterator
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
+import structlog
 
 from kokoro_backend.engine import EngineError, Segment, Utterance
+from kokoro_backend.voices import FloatArray
+
+log = structlog.get_logger()
+
+Precision = Literal["int8", "fp32"]
+_PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+
+FRAME = 300
+"""Samples of one frame between front and back: 12.5 ms."""
+CONTEXT_FRAMES = 10
+"""Frames computed on either side of a window and thrown away: the vocoder looks that far."""
+FIRST_WINDOW = 32
+"""Frames of the first window: 0.4 s."""
+WINDOW_GROWTH = 1.6
+"""Each window may take as long as the audio before it lasts; a real-time factor of 0.5 leaves room for this growth."""
+_LAST_WINDOW = 24
+_CROSSFADE = 120
+_SOURCE_PER_FRAME = 60
+_GRAPH_VERSION = 1
+
+
+class CannotSplit(Exception):
+    """The graph is another export than the one whose parts are known."""
+
+
+def _session(path: Path, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    # Stated, not left to the runtime: it would take every core of the machine (hexgrad/kokoro PR #361).
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own C++ module
+        raise EngineError(f"{path} cannot be loaded: {type(error).__name__}") from error
+
+
+@dataclass(frozen=True)
+class _Features:
+    """What the front hands to the back."""
+
+    features: FloatArray
+    source: FloatArray
+    style: FloatArray
+    durations: tuple[int, ...]
+
+    @property
+    def frames(self) -> int:
+        return int(self.features.shape[2])
 
 
 class OnnxEngine:
-    """The ONNX graph, loaded once."""
+    """The two halves of the graph, loaded once."""
+
+    name = "onnx"
+
+    def __init__(self, front: Path, back: Path, threads: int, precision: Precision) -> None:
+        """Load both halves (about 1 s). threads: of one run. Raises EngineError."""
+        self.precision = precision
+        self._front = _session(front, threads)
+        self._back = _session(back, threads)
+        self._back_inputs = [value.name for value in self._back.get_inputs()]
+
+    def warm_up(self) -> None:
+        """Run short and long, whole and in windows, so that the arena has grown before the first caller."""
+        for count, is_urgent in ((12, True), (60, False)):
+            for _ in self.run(Utterance((50,) * count, np.zeros((1, 256), np.float32), 1.0, is_urgent)):
+                pass
+
+    def run(self, utterance: Utterance) -> Iterator[Segment]:
+        """Yield the utterance: in windows if it is urgent, else in one piece."""
+        made = self._features(utterance)
+        # Between the halves somebody more urgent may go first, and a cancelled run stops.
+        yield Segment(np.zeros(0, np.float32), made.durations)
+        if not utterance.is_urgent or made.frames <= FIRST_WINDOW + _LAST_WINDOW:
+            yield Segment(self._sound(made, 0, made.frames))
+            return
+        yield from self._windows(made)
+
+    def _features(self, utterance: Utterance) -> _Features:
+        # Exactly one pad at each end: more gives an odd sound (lucasjinreal/Kokoros#72), a padded run is unintelligible.
+        tokens = np.array([[0, *utterance.tokens, 0]], dtype=np.int64)
+        feeds: dict[str, Any] = {"tokens": tokens, "style": utterance.style}
+        feeds["speed"] = np.array([utterance.speed], dtype=np.float32)
+        features, source, style, durations = self._run(self._front, feeds)
+        return _Features(features, source, style, tuple(int(frames) for frames in durations.ravel()))
+
+    def _sound(self, made: _Features, start: int, stop: int) -> FloatArray:
+        """Return the samples of frames [start, stop), computed from just these."""
+        source = made.source[:, :, _SOURCE_PER_FRAME * start : _SOURCE_PER_FRAME * stop + 1]
+        feeds = dict(zip(self._back_inputs, (made.features[:, :, start:stop], source, made.style), strict=True))
+        (audio,) = self._run(self._back, feeds)
+        sound: FloatArray = audio.ravel()
+        return sound
+
+    @staticmethod
+    def _run(session: ort.InferenceSession, feeds: dict[str, Any]) -> list[FloatArray]:
+        try:
+            return [np.asarray(output, dtype=np.float32) for output in session.run(None, feeds)]
+        except Exception as error:
+            raise EngineError(f"a run failed: {type(error).__name__}") from error
+
+    def _windows(self, made: _Features) -> Iterator[Segment]:
+        tail: FloatArray | None = None
+        for start, stop in window_plan(made.frames):
+            low, high = max(0, start - CONTEXT_FRAMES), min(made.frames, stop + CONTEXT_FRAMES)
+            sound = self._sound(made, low, high)
+            audio = sound[FRAME * (start - low) : FRAME * (stop - low)].copy()
+            if tail is not None:
+                # Two windows differ a little where they meet: cross over within 5 ms instead of stepping.
+                count = min(len(tail), len(audio))
+                ramp = np.linspace(0, 1, count, dtype=np.float32)
+                audio[:count] = tail[:count] * (1 - ramp) + audio[:count] * ramp
+            tail = sound[FRAME * (stop - low) : FRAME * (stop - low) + _CROSSFADE].copy() if stop < made.frames else None
+            yield Segment(audio)
+
+
+def window_plan(frames: int) -> list[tuple[int, int]]:
+    """Return the windows [start, stop) that cover `frames`: a small one first, then each larger than the one before."""
+    plan: list[tuple[int, int]] = []
+    start, size = 0, float(FIRST_WINDOW)
+    while start < frames:
+        stop = start + int(size)
+        if frames - stop < _LAST_WINDOW:
+            stop = frames  # A tiny last window would be mostly context.
+        plan.append((start, stop))
+        start, size = stop, size * WINDOW_GROWTH
+    return plan
+
+
+class WholeGraphEngine:
+    """A Kokoro graph of another export, which cannot be taken apart: one segment an utterance, no timings."""
 
     name = "onnx"
 
     def __init__(self, model: Path, threads: int) -> None:
-        """Load the graph (about 1 s). threads: of one run. Raises EngineError if it is no Kokoro graph."""
-        options = ort.SessionOptions()
-        # Stated, not left to the runtime: it would take every core of the machine (hexgrad/kokoro PR #361).
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        try:
-            self._session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises classes of its own C++ module
-            raise EngineError(f"{model} cannot be loaded: {type(error).__name__}") from error
+        """Load the graph. Raises EngineError if it is no Kokoro graph."""
+        self._session = _session(model, threads)
         names = {value.name for value in self._session.get_inputs()}
-        if not {"tokens", "style", "speed"} <= names:
+        # Exports of the same model disagree on the name of their first input.
+        self._tokens = "tokens" if "tokens" in names else "input_ids"
+        if not {self._tokens, "style", "speed"} <= names:
             raise EngineError(f"{model} is no Kokoro graph: its inputs are {sorted(names)}")
 
     def warm_up(self) -> None:
-        """Run two lengths, so that the arena has grown before the first caller."""
-        for count in (12, 60):
-            for _ in self.run(Utterance((50,) * count, np.zeros((1, 256), np.float32), 1.0)):
-                pass
+        """Run once."""
+        for _ in self.run(Utterance((50,) * 30, np.zeros((1, 256), np.float32), 1.0)):
+            pass
 
     def run(self, utterance: Utterance) -> Iterator[Segment]:
         """Yield the whole utterance as one segment."""
-        # Exactly one pad at each end: more gives an odd sound (lucasjinreal/Kokoros#72), a padded run is unintelligible.
         tokens = np.array([[0, *utterance.tokens, 0]], dtype=np.int64)
-        feeds = {"tokens": tokens, "style": utterance.style, "speed": np.array([utterance.speed], dtype=np.float32)}
+        feeds = {self._tokens: tokens, "style": utterance.style, "speed": np.array([utterance.speed], dtype=np.float32)}
         try:
             (audio, *_) = self._session.run(None, feeds)
         except Exception as error:
-            raise EngineError(f"a run of {tokens.shape[1]} tokens failed: {type(error).__name__}") from error
+            raise EngineError(f"a run failed: {type(error).__name__}") from error
         yield Segment(np.asarray(audio, dtype=np.float32).ravel())
+
+
+def load_engine(
+    model: Path, cache: Path, threads: int, precision: Precision | None, clock: Callable[[], float] = time.process_time
+) -> OnnxEngine | WholeGraphEngine:
+    """Return the engine for `model`, its halves kept in `cache`.
+
+    precision: None lets a self-test choose; its choice is remembered for this CPU and number of threads.
+    Raises EngineError if the graph cannot be loaded, OSError if the cache cannot be written.
+    """
+    with model.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    home = cache / f"graphs-{digest}-{_GRAPH_VERSION}"
+    try:
+        if precision is not None:
+            return _parts(model, home, threads, precision)
+        return _fastest(model, home, threads, clock)
+    except CannotSplit as error:
+        log.warning("graph cannot be split", reason=str(error), effect="no early first audio, no timestamps")
+        return WholeGraphEngine(model, threads)
+
+
+def _parts(model: Path, home: Path, threads: int, precision: Precision) -> OnnxEngine:
+    folder = home / precision
+    front, back = folder / "front.onnx", folder / "back.onnx"
+    if not (front.is_file() and back.is_file()):
+        folder.mkdir(parents=True, exist_ok=True)
+        log.info("splitting the graph", precision=precision)
+        # Imported only when there is something to cut: onnx takes 30 MB that a running server does not need.
+        from kokoro_backend import graph
+
+        try:
+            graph.write_parts(model, folder, as_float=precision == "fp32", replace=Path.replace)
+        except graph.GraphError as error:
+            raise CannotSplit(str(error)) from error
+    return OnnxEngine(front, back, threads, precision)
+
+
+def _fastest(model: Path, home: Path, threads: int, clock: Callable[[], float]) -> OnnxEngine:
+    remembered = home / f"fastest-{_cpu_key()}-{threads}"
+    known = remembered.read_text().strip() if remembered.is_file() else ""
+    for precision in _PRECISIONS:
+        if known == precision:
+            return _parts(model, home, threads, precision)
+    engines = [_parts(model, home, threads, precision) for precision in _PRECISIONS]
+    seconds = dict.fromkeys(_PRECISIONS, float("inf"))
+    # CPU time, interleaved, the better of two: other load on the machine must not decide.
+    for _ in range(2):
+        for engine in engines:
+            began = clock()
+            for _segment in engine.run(Utterance((50,) * 14, np.zeros((1, 256), np.float32), 1.0)):
+                pass
+            seconds[engine.precision] = min(seconds[engine.precision], clock() - began)
+    chosen = min(engines, key=lambda engine: seconds[engine.precision])
+    log.info("precision chosen", precision=chosen.precision, threads=threads, cpu_seconds=seconds)
+    remembered.write_text(chosen.precision)
+    return chosen
+
+
+@functools.cache
+def _cpu_key() -> str:
+    """Return a short name for this kind of CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    described = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
+    return hashlib.sha256(described.encode()).hexdigest()[:12]

@@ -179,7 +179,7 @@ class Scheduler:
             self._end(job, None)
             return
         with self._ready:
-            if job.stream.started_at is None:
+            if job.stream.started_at is None and len(segment.audio):
                 job.stream.started_at = now
             job.stream.audio_seconds += len(segment.audio) / SAMPLE_RATE
             self._push(job)

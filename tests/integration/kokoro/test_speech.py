@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.kit.recogniser import Recogniser, pcm, word_error_rate
 from tests.kit.sentences import ARTICLE, TWENTY
@@ -20,6 +23,7 @@ def speak(server: SpeechServer, transcript: str, **changes: Any) -> bytes:
     return answer.content
 
 
+@pytest.mark.timeout(600)  # Two cores, shared: 70 s of speech are made and listened to.
 def test_twenty_sentences_are_heard_with_at_most_five_percent_word_errors(kokoro: SpeechServer) -> None:
     recogniser = Recogniser.shared()
     pairs = [(sentence, recogniser.heard(pcm(speak(kokoro, sentence)), 24000)) for sentence in TWENTY]
@@ -36,3 +40,27 @@ def test_numbers_money_and_times_are_read_out(kokoro: SpeechServer) -> None:
     heard = Recogniser.shared().heard(pcm(speak(kokoro, "It costs $3.50 and the train leaves at 10:30.")), 24000)
     assert "$3.50" in heard or "three dollars and fifty cents" in heard.lower()
     assert "10:30" in heard or "ten thirty" in heard.lower()
+
+
+def test_a_long_text_is_heard_to_its_last_word(kokoro: SpeechServer) -> None:
+    text = "We open at nine. " + " ".join(TWENTY[3:6]) + " Good night, and sleep well, my friend."
+    heard = Recogniser.shared().heard(pcm(speak(kokoro, text)), 24000)
+    assert word_error_rate([(text, heard)]) <= 0.05
+    assert heard.lower().rstrip(".").endswith("my friend")
+
+
+def test_word_timestamps_follow_the_words(kokoro: SpeechServer) -> None:
+    events = []
+    body = {"model_id": "kokoro-82m", "transcript": "It costs $3.50 today. Thank you.", "voice": "af_heart", "output_format": RAW}
+    with httpx.stream("POST", f"{kokoro.url}/tts/sse", json=body | {"add_timestamps": True}, timeout=60) as answer:
+        events = [json.loads(line[5:]) for line in answer.iter_lines() if line.startswith("data:")]
+    times = [event["word_timestamps"] for event in events if event["type"] == "timestamps"]
+    words = [word for part in times for word in part["words"]]
+    starts = [start for part in times for start in part["start"]]
+    ends = [end for part in times for end in part["end"]]
+    audio = sum(len(base64.b64decode(event["data"])) for event in events if event["type"] == "chunk") / 48000
+    assert words == ["It", "costs", "$3.50", "today.", "Thank", "you."]
+    assert starts == sorted(starts)
+    assert all(start < end for start, end in zip(starts, ends, strict=True))
+    assert 0.1 < starts[0] < 0.6
+    assert audio - 1.0 < ends[-1] < audio

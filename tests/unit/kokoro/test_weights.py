@@ -70,7 +70,7 @@ def test_a_full_disk_is_said_with_the_space_that_is_needed(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(weights, "_assemble_model", full)
-    with pytest.raises(WeightsError, match=r"is full: .* need about 148 MB"):
+    with pytest.raises(WeightsError, match=r"is full: .* need about 600 MB"):
         packaged_weights(tmp_path, silent)
 
 
