@@ -6,8 +6,10 @@ calls it with the head alone, brings what it asks for (the judged facts, or an i
 `scan` (describe, match), `authenticate`, `peek` and `form` (facts), `resolve` and `authorize`, `rewrite`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
+
+import msgspec
 
 from contracts.events import Attribution
 from policy import authorize, resolve
@@ -25,16 +27,14 @@ from policy.world import World
 __all__ = ["Admit", "Caller", "Decision", "NeedFacts", "NeedKeys", "Route", "World", "decide", "judge_message"]
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(msgspec.Struct, frozen=True):
     """Forward it, on this route. A session that is judged by message carries the facts that stood in its head, if any."""
 
     route: Route
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True)
-class NeedFacts:
+class NeedFacts(msgspec.Struct, frozen=True):
     """Read the judged facts first: from the whole JSON body, or from a form field, then decide again."""
 
     place: FactsPlace
