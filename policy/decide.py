@@ -72,7 +72,7 @@ def decide(head: RequestHead, facts: Facts | None, world: World, now: float) -> 
             return _need_facts(scan, caller, world, now)
     elif facts is None:
         facts = scan.facts
-    return _admit(scan, caller, facts, world, now)
+    return admit(scan, caller, facts, world, now)
 
 
 def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFacts | Admit | Refusal:
@@ -88,7 +88,7 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
         if isinstance(permit, Refusal):
             return permit
         if permit.account.allowed_voices is None:
-            return _admit(scan, caller, _NO_FACTS, world, now)
+            return admit(scan, caller, _NO_FACTS, world, now)
         route = _route(scan, caller, permit, "", world, now)
     else:
         # At some account of the profile the operation must be granted; at which one, the model tells.
@@ -126,8 +126,8 @@ def _is_readable(scan: Scan, endpoint: Endpoint) -> bool:
     return parameters.replace(b'"', b"").strip() in (b"", b"charset=utf-8")
 
 
-def _admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) -> Admit | Refusal:
-    """Return the route of a request whose facts are known."""
+def admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) -> Admit | Refusal:
+    """Return the route of a request whose caller and facts are known: the part of `decide` that can be explained."""
     match = scan.match
     endpoint, profile = match.endpoint, match.profile
     access = resolve.access_of(caller, world.index)
@@ -225,6 +225,11 @@ def judge_message(route: Route, facts: Facts, world: World, now: float) -> Route
     caller = still(route.caller, world.index, now)
     if not isinstance(caller, Caller):
         return caller
+    return judge(route, caller, facts, world, now)
+
+
+def judge(route: Route, caller: Caller, facts: Facts, world: World, now: float) -> Route | Refusal:
+    """Return the route of a message whose caller is known: the part of `judge_message` that can be explained."""
     reason = world.revocations.hits(caller, route.account.id, now)
     if reason is not None:
         return Refusal(reason)
