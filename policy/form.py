@@ -149,7 +149,8 @@ class FormReader:
             self._after_delimiter(at)
         elif state is _State.PART_HEAD:
             at = carry.find(b"\r\n\r\n")
-            if at > PART_HEAD_LIMIT or (at < 0 and len(carry) > PART_HEAD_LIMIT):
+            is_empty = carry.startswith(b"\r\n")  # a part without a head has no name
+            if is_empty or at > PART_HEAD_LIMIT or (at < 0 and len(carry) > PART_HEAD_LIMIT):
                 self._answer = MALFORMED
                 return False
             if at < 0:

@@ -131,7 +131,9 @@ def test_algorithms_outside_the_allow_list_are_refused(algorithm: str) -> None:
 
 def test_an_hmac_over_the_public_key_is_refused_even_if_the_issuer_lists_hmac() -> None:
     key = signing_key("RS256")
-    signed = f"{b64_json({'alg': 'HS256', 'kid': 'k1'})}.{b64_json({'iss': IDP, 'aud': 'glottis', 'sub': 'alice', 'exp': NOW + 9})}"
+    signed = (
+        f"{b64_json({'alg': 'HS256', 'kid': 'k1'})}.{b64_json({'iss': IDP, 'aud': 'glottis', 'sub': 'alice', 'exp': NOW + 9})}"
+    )
     mac = hmac.new(json.dumps(key.jwk).encode(), signed.encode(), hashlib.sha256).digest()
     world = world_of(issuers=(idp_issuer(jwks=jwks(key), algorithms=("RS256", "HS256")),))
 

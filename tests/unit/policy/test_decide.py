@@ -362,7 +362,12 @@ def test_a_form_whose_model_decides_between_accounts_has_no_route_yet() -> None:
 
 @pytest.mark.parametrize(
     "content_type",
-    ["Content-Type: application/json", "Content-Type: multipart/form-data", "X-No-Type: 1", "Content-Type: multipart/mixed; boundary=b"],
+    [
+        "Content-Type: application/json",
+        "Content-Type: multipart/form-data",
+        "X-No-Type: 1",
+        "Content-Type: multipart/mixed; boundary=b",
+    ],
 )
 def test_a_form_must_be_a_form(content_type: str) -> None:
     assert reason(form(content_type=content_type)) == "content_type_unsupported"

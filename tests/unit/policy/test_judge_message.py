@@ -95,13 +95,16 @@ def test_a_routed_session_stays_at_its_account_while_that_serves_the_model() -> 
 
 @pytest.mark.parametrize(
     ("voice", "is_embedded", "expected"),
-    [("v1", False, None), ("v9", False, "voice_not_allowed"), ("v1", True, "voice_not_allowed"), (None, False, "voice_not_allowed")],
+    [
+        ("v1", False, None),
+        ("v9", False, "voice_not_allowed"),
+        ("v1", True, "voice_not_allowed"),
+        (None, False, "voice_not_allowed"),
+    ],
 )
 def test_the_voice_is_judged_with_each_message(voice: str | None, is_embedded: bool, expected: str | None) -> None:
     accounts = tuple(
-        Account(
-            id=a.id, workspace=a.workspace, name=a.name, provider=a.provider, origin=a.origin, allowed_voices=("v1",)
-        )
+        Account(id=a.id, workspace=a.workspace, name=a.name, provider=a.provider, origin=a.origin, allowed_voices=("v1",))
         for a in voice_workspace().accounts
     )
     world = world_of(accounts=accounts)
@@ -184,9 +187,7 @@ def test_a_revocation_ends_an_open_session(kind: Any, target: str, expected: str
     ],
 )
 def test_expiry_ends_an_open_session_as_its_issuer_says(expiry: str, now: float, expected: str | None) -> None:
-    issuer = Issuer(
-        id="i-idp", workspace="w1", issuer=IDP, audiences=("glottis",), jwks=jwks(signing_key()), expiry=expiry
-    )
+    issuer = Issuer(id="i-idp", workspace="w1", issuer=IDP, audiences=("glottis",), jwks=jwks(signing_key()), expiry=expiry)
     world = world_of(issuers=(issuer,))
 
     assert reason(opened(world), Facts(), world, now) == expected

@@ -254,7 +254,7 @@ def test_the_query_of_a_speech_to_text_socket_says_model_and_format() -> None:
 @pytest.mark.parametrize(
     "request_line",
     [
-        'GET /cartesia/voices?X-Glottis-Metadata=%7B%22agent%22%3A%22a+1%22%7D',
+        "GET /cartesia/voices?X-Glottis-Metadata=%7B%22agent%22%3A%22a+1%22%7D",
         'GET /cartesia/voices?x-tfy-metadata={"agent":"a+1"}',
     ],
 )
