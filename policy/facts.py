@@ -8,8 +8,6 @@ path, JSON body, form field or WebSocket message. Read next: `policy.decide`.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import msgspec
-
 if TYPE_CHECKING:
     from policy.scan import Scan
 
@@ -40,7 +38,8 @@ class RequestHead:
     """what `policy.scan` found, kept for the second time that the same head is decided"""
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Facts:
     """What a judged request or message says about itself. None means: not said."""
 
     model: str | None = None
@@ -51,7 +50,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """code points of the decoded transcript; a `<break …/>` counts one (reference: Cartesia pricing)"""
     speaks: bool = False
     """the transcript is not blank"""
-    transcript: str = ""
+    transcript: str = field(default="", repr=False)
     """for the keyed hash alone; never logged, never published. May hold lone surrogates: encode with `surrogatepass`"""
     saves_audio: bool = False
     """`save: true` was asked for: the provider would keep the audio"""
@@ -63,9 +62,6 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     encoding: str | None = None
     sample_rate: int | None = None
     """of the audio sent, where the query names it: what turns bytes into milliseconds"""
-
-    def __repr__(self) -> str:
-        return f"Facts(model={self.model!r}, voice={self.voice!r}, characters={self.characters}, context_id={self.context_id!r})"
 
 
 @dataclass(frozen=True, slots=True)
