@@ -172,6 +172,26 @@ KINDS: tuple[str, ...] = ("workspaces", "issuers", "principals", "teams", "accou
 _RECORDS_A_CHUNK = 256
 
 
+def bucket_count(record_count: int) -> int:
+    """Return over how many buckets the records of one kind are spread: a power of two."""
+    buckets = 1
+    while buckets * _RECORDS_A_CHUNK < record_count:
+        buckets *= 2
+    return buckets
+
+
+def bucket_of(record_id: str, buckets: int) -> int:
+    """Return the bucket that a record belongs to. buckets: as `bucket_count` gave it."""
+    return crc32(record_id.encode()) & (buckets - 1)
+
+
+def chunk_of(kind: str, records: Iterable[Any]) -> bytes:
+    """Return the encoded chunk of one bucket's records, the same whatever their order was. kind: one of `KINDS`."""
+    # Any: the kind is data here; decoding a chunk checks the types.
+    share: dict[str, Any] = {kind: tuple(sorted(records, key=lambda record: record.id))}
+    return codec.encode(Chunk(**share))
+
+
 def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the snapshot's chunks, encoded; equal records give equal chunks whatever their order was.
 
@@ -180,17 +200,13 @@ def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
     """
     for kind in KINDS:
         records = getattr(snapshot, kind)
-        buckets = 1
-        while buckets * _RECORDS_A_CHUNK < len(records):
-            buckets *= 2
-        shares: list[list[msgspec.Struct]] = [[] for _ in range(buckets)]
+        buckets = bucket_count(len(records))
+        shares: list[list[Any]] = [[] for _ in range(buckets)]  # Any: as in `chunk_of`
         for record in records:
-            shares[crc32(record.id.encode()) & (buckets - 1)].append(record)
+            shares[bucket_of(record.id, buckets)].append(record)
         for share in shares:
             if share:
-                share.sort(key=lambda record: record.id)  # type: ignore[attr-defined]
-                only_kind: dict[str, Any] = {kind: tuple(share)}  # the kind is data here; chunk decoding checks the types
-                yield codec.encode(Chunk(**only_kind))
+                yield chunk_of(kind, share)
 
 
 def snapshot_of(revision: int, created_at_ms: int, chunks: Iterable[bytes | Chunk]) -> Snapshot:

@@ -189,8 +189,10 @@ class AccountEntry(_Entry, frozen=True):
     plan: str = ""
     """the provider's plan, for people"""
     disabled: bool = False
-    collaborators: tuple[CollaboratorEntry, ...] = ()
-    models: tuple[ModelEntry, ...] = ()
+    collaborators: tuple[CollaboratorEntry, ...] | None = None
+    """a list that is here is whole: who is not in it loses the grant; absent: left as it is"""
+    models: tuple[ModelEntry, ...] | None = None
+    """likewise"""
 
 
 class PriceEntry(_Entry, frozen=True):
@@ -419,7 +421,7 @@ def configuration(file: WorkspaceFile, material: Mapping[str, Secret], created_a
                 only=model.only,
             )
             for account in file.accounts
-            for model in account.models
+            for model in account.models or ()
         ),
         grants=tuple(
             Grant(
@@ -431,7 +433,7 @@ def configuration(file: WorkspaceFile, material: Mapping[str, Secret], created_a
                 operations=collaborator.operations,
             )
             for account in file.accounts
-            for collaborator in account.collaborators
+            for collaborator in account.collaborators or ()
         ),
     )
     prices = tuple(
@@ -855,13 +857,13 @@ def _check_account(
     except OriginRefused as refused:
         problems.add((*path, "origin"), str(refused))
     seen: set[str] = set()
-    for index, collaborator in enumerate(account.collaborators):
+    for index, collaborator in enumerate(account.collaborators or ()):
         check_subject((*path, "collaborators", index, "subject"), collaborator.subject)
         if collaborator.subject in seen:
             problems.add((*path, "collaborators", index, "subject"), f"{collaborator.subject} is listed twice.")
         seen.add(collaborator.subject)
     names: set[str] = set()
-    for index, model in enumerate(account.models):
+    for index, model in enumerate(account.models or ()):
         if (sentence := model_problem(account.provider, model.name, model.type)) is not None:
             problems.add((*path, "models", index, "name"), sentence)
         if model.name in names:

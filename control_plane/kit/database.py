@@ -4,14 +4,13 @@ Row-level security shows a transaction only the rows of the workspace named in `
 none. `publisher` transactions read all workspaces and write nothing of theirs. Knows no table. Read next: `unit`.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -90,6 +89,8 @@ async def translated_faults() -> AsyncIterator[None]:
         state = getattr(error.orig, "sqlstate", None) or ""
         if state == "55P03" or state == "40P01":
             raise Problem("conflict", "Another change holds this row; try again.", headers={"Retry-After": "1"}) from error
+        if state[:2] == "22" or isinstance(error, DataError):
+            raise Problem("invalid_request", "A value is outside what can be stored.") from error
         if (
             isinstance(error, OperationalError | InterfaceError)
             or error.connection_invalidated
@@ -97,7 +98,7 @@ async def translated_faults() -> AsyncIterator[None]:
         ):
             raise _unavailable() from error
         raise
-    except (PoolTimeout, OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
+    except (TimeoutError, PoolTimeout, OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
         raise _unavailable() from error
 
 

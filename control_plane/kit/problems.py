@@ -21,8 +21,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "invalid_request": Kind(422, "The request is not valid", "Correct the named fields and send it again."),
     "malformed_request": Kind(400, "The request cannot be read", "Send JSON as the API description says."),
-    "invalid_workspace_file": Kind(422, "The workspace file is not valid", "Correct the named fields; `glottis validate` checks it."),
-    "unauthenticated": Kind(401, "No valid API token", "Send `Authorization: Bearer <token>` with a token of audience glottis-api."),
+    "invalid_workspace_file": Kind(422, "The workspace file is not valid", "Correct the named fields; see `glottis validate`."),
+    "unauthenticated": Kind(401, "No valid API token", "Send `Authorization: Bearer` with a token of audience glottis-api."),
     "forbidden": Kind(403, "Not allowed", "Ask an owner or admin of the workspace."),
     "not_found": Kind(404, "There is no such thing", "Check the id or name; it may belong to another workspace."),
     "no_such_route": Kind(404, "There is no such address", "See /api/v1/docs for what there is."),
@@ -33,8 +33,10 @@ KINDS: dict[str, Kind] = {
     "changed_meanwhile": Kind(412, "It was changed meanwhile", "Read it again and send its new ETag in If-Match."),
     "precondition_required": Kind(428, "If-Match is missing", "Read the resource and send its ETag in If-Match."),
     "idempotency_key_reused": Kind(422, "That Idempotency-Key was used for another request", "Use a new key for a new request."),
-    "owner_secret_refused": Kind(401, "The owner secret is not valid", "Use the secret that this control plane was started with, once."),
-    "origin_refused": Kind(422, "That origin may not be used", "Use https to a public host, or ask the operator to list the origin."),
+    "owner_secret_refused": Kind(
+        401, "The owner secret is not valid", "Use the secret in this control plane's owner file, once."
+    ),
+    "origin_refused": Kind(422, "That origin may not be used", "Use https to a public host, or have the operator list it."),
     "credential_refused": Kind(422, "The provider did not take the credential", "Check the credential at the provider."),
     "credential_missing": Kind(409, "The account has no credential", "Set one first."),
     "provider_unreachable": Kind(502, "The provider could not be reached", "Check the origin, and try again later."),

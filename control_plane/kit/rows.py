@@ -7,7 +7,8 @@ Table-specific statements stand in the slices' `queries`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Table, delete, insert, select, update
+from sqlalchemy import ColumnElement, Table, Text, any_, delete, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.kit.problems import Problem, not_found
@@ -37,7 +38,7 @@ async def get(connection: AsyncConnection, table: Table, kind: str, reference: s
 async def page(
     connection: AsyncConnection, table: Table, after: str | None, limit: int, *where: ColumnElement[bool]
 ) -> Sequence[Row]:
-    """Return up to limit + 1 rows in the order of their ids, from the one after `after`; one too many tells that there is more."""
+    """Return up to limit + 1 rows in the order of their ids, from the one after `after`; one too many: there are more."""
     query = select(table).where(*where).order_by(table.c.id).limit(limit + 1)
     if after is not None:
         query = query.where(table.c.id > after)
@@ -66,7 +67,12 @@ async def update_row(connection: AsyncConnection, table: Table, row: Row, values
 
 async def delete_rows(connection: AsyncConnection, table: Table, ids: Iterable[str]) -> None:
     """Delete the rows with these ids."""
-    await connection.execute(delete(table).where(table.c.id.in_(list(ids))))
+    await connection.execute(delete(table).where(table.c.id == any_of(ids)))
+
+
+def any_of(ids: Iterable[str]) -> Any:  # Any: SQLAlchemy types ANY() by its use
+    """Return `ANY(ids)`, one parameter however many ids there are."""
+    return any_(literal(list(ids), ARRAY(Text)))
 
 
 def check_version(row: Row, expected: int | None) -> None:

@@ -135,6 +135,13 @@ prices = Table(
     ForeignKeyConstraint(["workspace"], ["workspaces.workspace"], ondelete="CASCADE"),
     ForeignKeyConstraint(["workspace", "account_id"], ["accounts.workspace", "accounts.id"], ondelete="CASCADE"),
     UniqueConstraint(
-        "workspace", "provider", "account_id", "model", "unit", "effective_ms", name="prices_one_at_a_time_key", postgresql_nulls_not_distinct=True
+        "workspace",
+        "provider",
+        "account_id",
+        "model",
+        "unit",
+        "effective_ms",
+        name="prices_one_at_a_time_key",
+        postgresql_nulls_not_distinct=True,
     ),
 )

@@ -26,8 +26,10 @@ tokens = Table(
     Column("created_by", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
+    Column("revoke_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),
     ForeignKeyConstraint(["workspace", "principal_id"], ["principals.workspace", "principals.id"], ondelete="CASCADE"),
     ForeignKeyConstraint(["workspace", "team_id"], ["teams.workspace", "teams.id"], ondelete="CASCADE"),
 )
 Index("tokens_principal_idx", tokens.c.workspace, tokens.c.principal_id)
+Index("tokens_revoke_at_idx", tokens.c.revoke_at, postgresql_where=tokens.c.revoke_at.is_not(None))

@@ -265,12 +265,14 @@ CREATE TABLE tokens (
   created_by text NOT NULL,
   created_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
+  revoke_at timestamptz,
   revoked_at timestamptz,
   PRIMARY KEY (workspace, id),
   FOREIGN KEY (workspace, principal_id) REFERENCES principals ON DELETE CASCADE,
   FOREIGN KEY (workspace, team_id) REFERENCES teams ON DELETE CASCADE
 );
 CREATE INDEX tokens_principal_idx ON tokens (workspace, principal_id);
+CREATE INDEX tokens_revoke_at_idx ON tokens (revoke_at) WHERE revoke_at IS NOT NULL;
 
 CREATE TABLE outbox (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -335,7 +337,8 @@ CREATE FUNCTION glottis_is_publisher() RETURNS boolean LANGUAGE sql STABLE
 CREATE FUNCTION glottis_note_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   EXECUTE format(
-    'INSERT INTO public.outbox (workspace, kind, ids) SELECT workspace, %L, array_agg(DISTINCT %I) FROM changed GROUP BY workspace',
+    'INSERT INTO public.outbox (workspace, kind, ids) '
+    'SELECT workspace, %L, array_agg(DISTINCT %I) FROM changed GROUP BY workspace',
     TG_ARGV[0], TG_ARGV[1]);
   PERFORM pg_notify('glottis_outbox', '');
   RETURN NULL;
