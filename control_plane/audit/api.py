@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import ColumnElement
 
-from control_plane.audit import queries, service
+from control_plane.audit import service
 from control_plane.audit.schemas import AuditEntry, Verified
 from control_plane.kit.http import PROBLEMS, Caller, Cursor, Limit, after_of, answer, page_of, require_admin
 from control_plane.kit.problems import invalid
@@ -42,7 +42,7 @@ async def list_entries(
     if before is not None and not (before.isdigit() and len(before) < 19):
         raise invalid("cursor", "That is no cursor of this list.")
     async with caller.read() as connection:
-        found = await queries.page(connection, None if before is None else int(before), limit, *where)
+        found = await service.page(connection, None if before is None else int(before), limit, *where)
     return page_of(found, limit, _entry, key="seq")
 
 
@@ -53,7 +53,7 @@ async def export(caller: Caller) -> Response:
 
     async def lines() -> AsyncIterator[bytes]:
         async with caller.read() as connection:
-            async for row in queries.in_order(connection):
+            async for row in service.in_order(connection):
                 yield _entry(row).model_dump_json().encode() + b"\n"
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")

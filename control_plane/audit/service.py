@@ -3,8 +3,11 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.audit import queries
+from control_plane.audit.queries import in_order, page
 from control_plane.audit.schemas import Verified
 from control_plane.kit.unit import FIRST_HASH, entry_hash
+
+__all__ = ["in_order", "page", "verify"]
 
 
 async def verify(connection: AsyncConnection) -> Verified:

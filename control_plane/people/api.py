@@ -65,7 +65,7 @@ async def create_team(caller: Caller, request: Request, body: NewTeam, idempoten
     require_admin(caller.actor)
 
     async def make(unit: Unit) -> tuple[BaseModel, int, str]:
-        defaults = await service.resolved_defaults(unit.connection, dict(body.defaults))
+        defaults = await service.resolved_defaults(unit.connection, body.defaults)
         row = (await resources.create(unit, service.TEAM, [{"name": body.name, "default_accounts": defaults}]))[0]
         return Team.model_validate(row), row["version"], f"/api/v1/teams/{row['id']}"
 
@@ -92,7 +92,7 @@ async def update_team(caller: Caller, team: str, body: TeamChange, if_match: IfM
         if body.name is not None:
             values["name"] = body.name
         if body.defaults is not None:
-            values["default_accounts"] = await service.resolved_defaults(unit.connection, dict(body.defaults))
+            values["default_accounts"] = await service.resolved_defaults(unit.connection, body.defaults)
         row = await resources.update(unit, service.TEAM, row, values)
     return answer(Team.model_validate(row), row["version"])
 

@@ -16,7 +16,7 @@ from control_plane.kit.rows import Row
 from control_plane.kit.unit import Actor, Unit
 from control_plane.people import queries
 from control_plane.tables import accounts, issuers, principals, teams
-from policy.workspace_file import url_problem
+from policy.workspace_file import Provider, url_problem
 
 ISSUER = Resource("issuer", issuers)
 TEAM = Resource("team", teams)
@@ -40,9 +40,9 @@ async def resolved_teams(connection: AsyncConnection, references: Sequence[str])
     return ids
 
 
-async def resolved_defaults(connection: AsyncConnection, defaults: Mapping[str, str]) -> dict[str, str]:
+async def resolved_defaults(connection: AsyncConnection, defaults: Mapping[Provider, str]) -> dict[str, str]:
     """Return provider -> account id. Raises Problem for an account that is not there or of another provider."""
-    resolved = {}
+    resolved: dict[str, str] = {}
     for provider, reference in defaults.items():
         account = await rows.get(connection, accounts, "account", reference)
         if account["provider"] != provider:

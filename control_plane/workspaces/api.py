@@ -14,7 +14,7 @@ from control_plane.kit import rows
 from control_plane.kit.http import PROBLEMS, Caller, IfMatch, answer, expected_version, require_admin, require_scope
 from control_plane.kit.problems import Problem
 from control_plane.people import service as people
-from control_plane.workspaces import queries, service, settings
+from control_plane.workspaces import service, settings
 from control_plane.workspaces.execute import Rules
 from control_plane.workspaces.plan import Plan
 from control_plane.workspaces.schemas import (
@@ -58,8 +58,7 @@ async def bootstrap(request: Request, body: Bootstrap) -> Response:
 async def read_workspace(caller: Caller) -> Response:
     """Return the caller's workspace."""
     async with caller.read() as connection:
-        row = await queries.workspace_row(connection)
-    assert row is not None, "the caller's principal belongs to it"
+        row = await service.workspace(connection, caller.workspace)
     return answer(Workspace.model_validate(row), row["version"])
 
 
@@ -69,8 +68,7 @@ async def update_workspace(caller: Caller, body: WorkspaceChange, if_match: IfMa
     require_admin(caller.actor)
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await queries.workspace_row(unit.connection)
-        assert row is not None, "the caller's principal belongs to it"
+        row = await service.workspace(unit.connection, caller.workspace)
         rows.check_version(row, version)
         values: dict[str, Any] = body.model_dump(exclude_unset=True)  # Any: column values
         if "defaults" in values:

@@ -21,8 +21,7 @@ from control_plane.people import service as people
 from control_plane.vault import Vault
 from control_plane.workspaces import settings
 from control_plane.workspaces.plan import Kind, Plan, Step
-from control_plane.workspaces.queries import Rows
-from control_plane.workspaces.state import price_key
+from control_plane.workspaces.state import Rows, price_key
 
 _PRINCIPAL_KINDS: tuple[Kind, ...] = ("user", "service_account")
 _ACCOUNT_COLUMNS = {"ca": "ca_pem", "disabled": "is_disabled"}

@@ -1,6 +1,5 @@
 """Statements that read or write a workspace whole. Each runs in a transaction of one workspace."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Table, insert, select
@@ -22,23 +21,7 @@ from control_plane.tables import (
     workspace_keys,
     workspaces,
 )
-
-
-@dataclass
-class Rows:
-    """Every row of a workspace, by id where there is one. `teams_of`, `only_of`: ordered; `slots_of`: account -> slots."""
-
-    workspace: Row
-    issuers: dict[str, Row] = field(default_factory=dict)
-    teams: dict[str, Row] = field(default_factory=dict)
-    principals: dict[str, Row] = field(default_factory=dict)
-    accounts: dict[str, Row] = field(default_factory=dict)
-    models: dict[str, Row] = field(default_factory=dict)
-    grants: dict[str, Row] = field(default_factory=dict)
-    prices: dict[str, Row] = field(default_factory=dict)
-    teams_of: dict[str, list[str]] = field(default_factory=dict)
-    only_of: dict[str, list[str]] = field(default_factory=dict)
-    slots_of: dict[str, dict[str, Row]] = field(default_factory=dict)
+from control_plane.workspaces.state import Rows
 
 
 async def workspace_row(connection: AsyncConnection) -> Row | None:

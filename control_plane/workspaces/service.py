@@ -25,8 +25,8 @@ from control_plane.tokens.service import API_AUDIENCE, TokenIssuer
 from control_plane.vault import Vault
 from control_plane.workspaces import queries
 from control_plane.workspaces.execute import Execution, Rules
-from control_plane.workspaces.plan import SECRET_FIELDS, Plan, Step, items_of, plan, whole_lists
-from control_plane.workspaces.state import items_of_rows
+from control_plane.workspaces.plan import SECRET_FIELDS, Items, Plan, Step, items_of, plan, whole_lists
+from control_plane.workspaces.state import Rows, items_of_rows
 from policy import workspace_file
 from policy.workspace_file import InvalidWorkspaceFile, Need, WorkspaceFile, material_problem, needs, parse_document
 
@@ -186,12 +186,12 @@ def _field_of(slot: str) -> str:
     return field
 
 
-def _keys_of(found: queries.Rows, principal_id: str) -> list[tuple[Any, str]]:
+def _keys_of(found: Rows, principal_id: str) -> list[tuple[Any, str]]:
     row = found.principals.get(principal_id)
     return [] if row is None else [(row["kind"], row["name"])]
 
 
-async def _locked_rows(unit: Unit) -> queries.Rows:
+async def _locked_rows(unit: Unit) -> Rows:
     """Return the workspace's rows after locking it: two applications run one after the other, each on the other's result."""
     row = (await unit.connection.execute(select(workspaces).with_for_update())).mappings().one_or_none()
     if row is None:
@@ -199,7 +199,7 @@ async def _locked_rows(unit: Unit) -> queries.Rows:
     return await queries.all_rows(unit.connection, dict(row))
 
 
-def _differing_credentials(vault: Vault, found: queries.Rows, wanted: Wanted, made: Plan) -> dict[tuple[str, str], Secret]:
+def _differing_credentials(vault: Vault, found: Rows, wanted: Wanted, made: Plan) -> dict[tuple[str, str], Secret]:
     """Return the credentials that are not already stored, or that the plan drops because the account moves."""
     moved = {
         step.name
@@ -224,12 +224,17 @@ def _differing_credentials(vault: Vault, found: queries.Rows, wanted: Wanted, ma
 # --- Export ---------------------------------------------------------------------------------------------------------
 
 
-async def current_items(connection: AsyncConnection, workspace: str) -> Any:
-    """Return the workspace as items. Raises Problem not_found."""
+async def workspace(connection: AsyncConnection, name: str) -> Row:
+    """Return the workspace's row. Raises Problem not_found."""
     row = await queries.workspace_row(connection)
     if row is None:
-        raise not_found("workspace", workspace)
-    return items_of_rows(await queries.all_rows(connection, row))
+        raise not_found("workspace", name)
+    return row
+
+
+async def current_items(connection: AsyncConnection, name: str) -> Items:
+    """Return the workspace as items. Raises Problem not_found."""
+    return items_of_rows(await queries.all_rows(connection, await workspace(connection, name)))
 
 
 # --- New keys -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a workspace has, in the terms of the workspace file: for plans, and for export. Pure: rows in, items or YAML out."""
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,7 +8,23 @@ import yaml
 
 from control_plane.kit.rows import Row
 from control_plane.workspaces.plan import Items, price_name
-from control_plane.workspaces.queries import Rows
+
+
+@dataclass
+class Rows:
+    """Every row of a workspace, by id where there is one. `teams_of`, `only_of`: ordered; `slots_of`: account -> slots."""
+
+    workspace: Row
+    issuers: dict[str, Row] = field(default_factory=dict)
+    teams: dict[str, Row] = field(default_factory=dict)
+    principals: dict[str, Row] = field(default_factory=dict)
+    accounts: dict[str, Row] = field(default_factory=dict)
+    models: dict[str, Row] = field(default_factory=dict)
+    grants: dict[str, Row] = field(default_factory=dict)
+    prices: dict[str, Row] = field(default_factory=dict)
+    teams_of: dict[str, list[str]] = field(default_factory=dict)
+    only_of: dict[str, list[str]] = field(default_factory=dict)
+    slots_of: dict[str, dict[str, Row]] = field(default_factory=dict)
 
 
 def items_of_rows(found: Rows) -> Items:
