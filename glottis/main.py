@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "usage": _Lazy("glottis.commands.usage", "usage", "control-plane", "Show what was used and what it cost."),
     "gateway": _Lazy("glottis.commands.processes", "gateway", "gateway", "Run the data plane."),
     "control-plane": _Lazy("glottis.commands.processes", "control_plane", "control-plane", "Run the control plane."),
-    "migrate": _Lazy("glottis.commands.processes", "migrate", "control-plane", "Bring the databases up to date."),
+    "migrate": _Lazy("glottis.commands.migrate", "migrate", "control-plane", "Bring the databases up to date."),
     "aggregator": _Lazy("glottis.commands.processes", "aggregator", "aggregator", "Run the usage aggregator."),
     "exporter": _Lazy("glottis.commands.processes", "exporter", "exporter", "Run the OTLP exporter."),
     "kokoro": _Lazy("glottis.commands.processes", "kokoro", "kokoro", "Run the Kokoro speech backend."),

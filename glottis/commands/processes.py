@@ -1,6 +1,7 @@
 """One command a process: read the settings from the environment, run, exit with the process's status.
 
-Each process's package is imported by its command only. What the variables mean: docs/operations.md.
+Each process's package is imported by its command only. Logs are set up here; the gateway replaces this with a writer of
+its own, which never waits for a slow reader. What the variables mean: docs/operations.md.
 """
 
 from __future__ import annotations
@@ -36,12 +37,6 @@ def gateway(config: Path | None) -> int:
 def control_plane() -> int:
     """Run the control plane: REST API, dashboard, token issuer, publisher."""
     return _run("control_plane", "control-plane")
-
-
-@click.command()
-def migrate() -> int:
-    """Bring Postgres, and ClickHouse if one is configured, to this release's schema."""
-    return _run("migrations", "control-plane")
 
 
 @click.command()
