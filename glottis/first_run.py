@@ -7,17 +7,17 @@ is a file that people may read and change: `<data-dir>/workspace.yaml`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
 from contracts.secret import Secret
+from glottis.client import ControlPlane
 from glottis.errors import SetupError
 from glottis.keys import read, write_private
 from glottis.stack import Stack
@@ -69,14 +69,6 @@ prices:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """How the command line on this machine reaches the control plane: the address and an API token of the owner."""
-
-    url: str
-    token: Secret
-
-
 def client_file(folder: Path) -> Path:
     """Return where the client commands find address and token."""
     return folder / "client.json"
@@ -97,13 +89,9 @@ def note_workspace_applied(folder: Path) -> None:
     _applied_note(folder).touch()
 
 
-def read_client(folder: Path) -> Client:
-    """Return the client's settings. Raises SetupError if there are none yet."""
-    try:
-        written = json.loads(client_file(folder).read_bytes())
-        return Client(written["url"], Secret(written["token"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise SetupError(f"{client_file(folder)} cannot be used.", "Start `glottis up`: it writes the file.") from error
+def control_plane(stack: Stack) -> ControlPlane:
+    """Return the control plane as its owner reaches it. Raises SetupError before the first run has come so far."""
+    return ControlPlane.find({}, stack.folder)
 
 
 async def ensure_client(stack: Stack) -> None:
@@ -119,14 +107,19 @@ async def ensure_client(stack: Stack) -> None:
             )
         )
     async with _http(stack.control_plane_url) as http:
-        if client_file(stack.folder).exists() and await _is_good(http, read_client(stack.folder).token):
+        if client_file(stack.folder).exists() and await _is_good(http, control_plane(stack).token):
             return
         answer = await _bootstrap(http, read(stack.keys.owner_secret))
         if answer.status_code == 401:
             # Used up by an earlier start. Who can write the secret's file may have another token: that is us.
             write_private(stack.keys.owner_secret, secrets.token_urlsafe(24).encode() + b"\n")
             answer = await _bootstrap(http, read(stack.keys.owner_secret))
-        token = _field(answer, "token", "The control plane did not accept its first owner")
+        if not answer.is_success:
+            raise SetupError(
+                f"The control plane did not take its first owner (status {answer.status_code}).",
+                f"Its log says why: {stack.log_folder / 'control-plane.log'}",
+            )
+        token: str = answer.json()["token"]
     document = json.dumps({"url": stack.control_plane_url, "token": token})
     write_private(client_file(stack.folder), document.encode() + b"\n")
 
@@ -138,11 +131,9 @@ async def ensure_caller_token(stack: Stack, now: datetime) -> Secret:
         kept = json.loads(file.read_bytes())
         if datetime.fromisoformat(kept["expires_at"]) - now > _RENEWAL:
             return Secret(kept["token"])
-    client = read_client(stack.folder)
-    async with _http(client.url) as http:
-        wanted = {"principal": CALLER, "name": "glottis up", "expires_in_seconds": _YEAR_SECONDS}
-        answer = await http.post("/api/v1/tokens", json=wanted, headers=_bearer(client.token))
-    token = _field(answer, "token", f"The control plane minted no token for {CALLER}")
+    wanted = {"principal": CALLER, "name": "glottis up", "expires_in_seconds": _YEAR_SECONDS}
+    minted = await asyncio.to_thread(control_plane(stack).json, "POST", "/api/v1/tokens", (), wanted)
+    token: str = minted["token"]
     expires_at = (now + timedelta(seconds=_YEAR_SECONDS)).astimezone(UTC).isoformat()
     write_private(file, json.dumps({"token": token, "expires_at": expires_at}).encode() + b"\n")
     return Secret(token)
@@ -154,24 +145,13 @@ async def _bootstrap(http: httpx.AsyncClient, secret: Secret) -> httpx.Response:
 
 
 async def _is_good(http: httpx.AsyncClient, token: Secret) -> bool:
-    answer = await http.get("/api/v1/workspace", headers=_bearer(token))
+    bearer = {"Authorization": f"Bearer {token.reveal().decode()}"}
+    answer = await http.get("/api/v1/workspace", headers=bearer)
     return answer.status_code == 200
 
 
 def _http(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=_TIMEOUT_SECONDS)
-
-
-def _bearer(token: Secret) -> Mapping[str, str]:
-    return {"Authorization": f"Bearer {token.reveal().decode()}"}
-
-
-def _field(answer: httpx.Response, name: str, failure: str) -> str:
-    if not answer.is_success:
-        document: Any = answer.json() if "json" in answer.headers.get("content-type", "") else {}
-        raise SetupError(f"{failure} (status {answer.status_code}).", str(document.get("detail") or "See its log."))
-    value: str = answer.json()[name]
-    return value
 
 
 def _applied_note(folder: Path) -> Path:

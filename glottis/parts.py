@@ -125,7 +125,7 @@ def _workspace(stack: Stack) -> list[Part]:
     file = str(first_run.workspace_file(stack.folder))
 
     def command() -> Command:
-        client = first_run.read_client(stack.folder)
+        client = first_run.control_plane(stack)
         return stack.command("apply", "-f", file, CONTROL_PLANE_URL=client.url, TOKEN=client.token.reveal().decode())
 
     async def note() -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import httpx
 
 from contracts.secret import Secret
 from glottis.console import Console
 from glottis.errors import SetupError
-from glottis.first_run import ensure_caller_token, read_client
+from glottis.first_run import control_plane, ensure_caller_token
 from glottis.running import chosen_ports, run_stack, stack_options
 from glottis.stack import Stack
 from glottis.welcome import base_url, welcome
@@ -95,28 +94,27 @@ async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:
 
 async def count(stack: Stack, keys: list[str]) -> dict[str, Counted]:
     """Return what was counted of each call, when all of them have been. Raises SetupError at the deadline."""
-    client = read_client(stack.folder)
-    headers = {"Authorization": f"Bearer {client.token.reveal().decode()}"}
+    client = control_plane(stack)
+    question = [("by", "exchange"), *(("exchange", key) for key in keys)]
     deadline = time.monotonic() + _USAGE_DEADLINE_SECONDS
-    async with httpx.AsyncClient(base_url=client.url, headers=headers, trust_env=False, timeout=30) as http:
-        while True:
-            answer = await http.get("/api/v1/usage", params={"by": "exchange", "exchange": keys})
-            answer.raise_for_status()
-            # Only the last event of a call counts as an exchange.
-            counted = {row["exchange"]: _counted(row) for row in answer.json()["rows"] if row["exchanges"]}
-            if set(keys) <= set(counted):
-                return counted
-            if time.monotonic() > deadline:
-                raise SetupError(
-                    f"{len(set(keys) - set(counted))} of {len(keys)} calls were not counted in time.",
-                    f"The logs of gateway and aggregator say why: {stack.log_folder}",
-                )
-            await asyncio.sleep(_POLL_SECONDS)
+    while True:
+        report = await asyncio.to_thread(client.json, "GET", "/api/v1/usage", question)
+        # Only the last event of a call counts as an exchange.
+        counted = {row["exchange"]: _counted(row) for row in report["rows"] if row["exchanges"]}
+        missing = set(keys) - set(counted)
+        if not missing:
+            return counted
+        if time.monotonic() > deadline:
+            raise SetupError(
+                f"{len(missing)} of {len(keys)} calls were not counted in time.",
+                f"The logs of gateway and aggregator say why: {stack.log_folder}",
+            )
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def usage_by_user_and_model(stack: Stack) -> str:
     """Return what `glottis usage --by user,model` prints."""
-    client = read_client(stack.folder)
+    client = control_plane(stack)
     environment = {
         **stack.environment,
         "GLOTTIS_CONTROL_PLANE_URL": client.url,

@@ -15,7 +15,6 @@ import asyncpg
 import click
 import structlog
 from clickhouse_connect.driver.exceptions import ClickHouseError
-from migrations.postgres.upgrade import MigrationFailed, upgrade
 from sqlalchemy.exc import DBAPIError
 
 from control_plane.clickhouse import schema
@@ -23,6 +22,7 @@ from control_plane.clickhouse.connection import ClickHouse
 from control_plane.worker.environment import SettingsError
 from glottis.errors import SetupError
 from glottis.logs import configure_logs
+from migrations.postgres.upgrade import MigrationFailed, upgrade
 
 log = structlog.get_logger(__name__)
 
