@@ -130,13 +130,24 @@ def question(
         _known(name, name)
     if bucket and bucket not in BUCKETS:
         raise QuestionRefused("bucket", f"A bucket is one of {', '.join(BUCKETS)}.")
-    until = _up(_moment("to", end)) if end else _up(now)
-    since = _down(_moment("from", start)) if start else _down(until - timedelta(days=30))
+    since, until = time_range(start, end, now, timedelta(days=30))
+    return Question(
+        workspace,
+        _down(since),
+        _up(until),
+        tuple(by),
+        bucket,
+        tuple((name, tuple(values)) for name, values in sorted(filters.items())),
+    )
+
+
+def time_range(start: str, end: str, now: datetime, usual: timedelta) -> tuple[datetime, datetime]:
+    """Return the time that two texts mean. usual: how much is meant if `start` is empty. Raises QuestionRefused."""
+    until = _moment("to", end) if end else now
+    since = _moment("from", start) if start else until - usual
     if not timedelta(0) < until - since <= LONGEST_RANGE:
         raise QuestionRefused("from", f"`from` must be before `to`, by at most {LONGEST_RANGE.days} days.")
-    return Question(
-        workspace, since, until, tuple(by), bucket, tuple((name, tuple(values)) for name, values in sorted(filters.items()))
-    )
+    return since, until
 
 
 def _known(name: str, field: str) -> None:

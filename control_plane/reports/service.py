@@ -15,6 +15,7 @@ from urllib3.exceptions import HTTPError
 from control_plane.clickhouse.connection import ClickHouse, error_code
 from control_plane.reports.question import LARGEST_ANSWER, Question, QuestionRefused
 from control_plane.reports.report import Report, report
+from control_plane.reports.spans import MOST_GROUPS, SpanQuestion, span_of, summary_of
 
 _log = structlog.get_logger()
 
@@ -44,6 +45,17 @@ class Reports:
         if len(rows) > LARGEST_ANSWER:
             raise QuestionRefused("by", "The answer is too large. Ask for a shorter time or fewer dimensions.")
         return report(question, rows)
+
+    async def spans(self, question: SpanQuestion, limit: int) -> list[dict[str, Any]]:
+        """Return single spans as JSON holds them, newest first. Raises QuestionRefused, ReportsUnavailable."""
+        return [span_of(row) for row in await self.rows(*question.search(limit))]
+
+    async def span_summary(self, question: SpanQuestion, by: Sequence[str], bucket: str) -> list[dict[str, Any]]:
+        """Return durations by group, as JSON holds them. Raises QuestionRefused, ReportsUnavailable."""
+        rows = await self.rows(*question.summary(by, bucket))
+        if len(rows) > MOST_GROUPS:
+            raise QuestionRefused("by", "The answer is too large. Ask for a shorter time or fewer dimensions.")
+        return summary_of(rows, by, is_bucketed=bool(bucket))
 
     async def rows(self, statement: str, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows of a statement (Any: whatever was selected). Raises QuestionRefused, ReportsUnavailable."""

@@ -18,7 +18,7 @@ def ask(**changes: Any) -> Question:
 
 def test_without_a_range_the_last_30_days_are_meant_up_to_the_end_of_the_current_slot() -> None:
     asked = ask()
-    assert asked.start == datetime(2026, 10, 30, 10, 5, tzinfo=UTC)
+    assert asked.start == datetime(2026, 10, 30, 10, 0, tzinfo=UTC)
     assert asked.end == datetime(2026, 11, 29, 10, 5, tzinfo=UTC)
 
 
