@@ -5,7 +5,7 @@ Composition only: two intakes (usage, spans), the watched price book, the ops li
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from contracts.events import SpanEvent, UsageEvent
 from contracts.subjects import (
@@ -18,6 +18,7 @@ from contracts.subjects import (
 )
 from control_plane.aggregator import rows
 from control_plane.aggregator.intake import Intake, Sort
+from control_plane.aggregator.jobs import Jobs
 from control_plane.aggregator.metrics import Metrics, unit_label
 from control_plane.aggregator.prices import Prices
 from control_plane.aggregator.settings import Settings
@@ -45,6 +46,7 @@ class Aggregator:
         self._prices = Prices(self._metrics)
         self._usage_store = Store(settings.clickhouse)
         self._spans_store = Store(settings.clickhouse)
+        self._jobs = Jobs(settings.clickhouse, self._prices)
         self._intakes: list[Intake[UsageEvent] | Intake[SpanEvent]] = []
 
     async def live(self) -> int:
@@ -63,23 +65,16 @@ class Aggregator:
             self._bus, self._spans_store, self._settings, self._metrics, draining,
         )  # fmt: skip
         self._intakes = [usage, spans]
+        tasks.start("jobs", self._jobs.run())
         tasks.start("usage backlog", usage.watch_backlog())
         tasks.start("spans backlog", spans.watch_backlog())
-        return [tasks.start("usage", self._priced(usage, draining)), tasks.start("spans", spans.run())]
-
-    async def _priced(self, usage: Intake[UsageEvent], draining: asyncio.Event) -> None:
-        """Take usage in once the price book is known: before, everything would be stored as unpriced."""
-        known = asyncio.ensure_future(self._prices.known.wait())
-        stop = asyncio.ensure_future(draining.wait())
-        try:
-            await asyncio.wait({known, stop}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            known.cancel()
-            stop.cancel()
-        await usage.run()
+        return [
+            tasks.start("usage", _after(usage.run, draining, self._prices.known, self._jobs.known)),
+            tasks.start("spans", _after(spans.run, draining, self._jobs.known)),
+        ]
 
     def _store_usage(self, events: Sequence[UsageEvent]) -> None:
-        batch = rows.usage_rows(events, self._prices.current)
+        batch = rows.usage_rows(self._jobs.erasures.applied(events), self._prices.current)
         self._usage_store.insert_usage(batch.rows)
         self._usage_store.recompute(batch.touched)
         for row in batch.rows:
@@ -89,7 +84,7 @@ class Aggregator:
                     self._metrics.unpriced.labels(unit_label(unit)).inc(quantity)
 
     def _store_spans(self, events: Sequence[SpanEvent]) -> None:
-        spans = [row for event in events for row in rows.span_rows(event)]
+        spans = [row for event in self._jobs.erasures.kept(events) for row in rows.span_rows(event)]
         if spans:
             self._spans_store.insert_spans(spans)
 
@@ -97,11 +92,31 @@ class Aggregator:
         reasons = [] if self._bus.is_connected else ["the event bus does not answer"]
         if not self._prices.known.is_set():
             reasons.append("the price book is not known yet")
+        if not self._jobs.known.is_set():
+            reasons.append("ClickHouse does not answer, or has not been migrated")
         if len(self._intakes) < 2 or not all(intake.is_bound for intake in self._intakes):
             reasons.append("the event streams are not there yet")
         if not all(intake.is_storing for intake in self._intakes):
             reasons.append("ClickHouse does not take rows")
         return reasons
+
+
+async def _after(work: Callable[[], Awaitable[None]], draining: asyncio.Event, *known: asyncio.Event) -> None:
+    """Work once everything is known that a row depends on: what was stored before would be wrong. Not if told to drain."""
+    everything = asyncio.ensure_future(_all_set(known))
+    stop = asyncio.ensure_future(_all_set([draining]))
+    try:
+        await asyncio.wait({everything, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if everything.done():
+            await work()
+    finally:
+        everything.cancel()
+        stop.cancel()
+
+
+async def _all_set(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
 
 
 def _now_ms() -> int:

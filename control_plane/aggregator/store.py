@@ -70,7 +70,7 @@ class Store:
 
     def check(self) -> None:
         """Return if ClickHouse answers and has our tables."""
-        self._open().query("SELECT count() FROM usage_rollups WHERE slot = 0")
+        self.client().query("SELECT count() FROM usage_rollups WHERE slot = 0")
 
     def insert_usage(self, rows: Sequence[Row]) -> None:
         """Insert usage events; a copy of one that is there replaces it or vanishes."""
@@ -84,7 +84,7 @@ class Store:
         """Recompute the rollups of these (workspace, slot) pairs from the events that are there now."""
         pairs = iter(sorted(touched))
         while some := list(islice(pairs, _SLOTS_A_STATEMENT)):
-            client = self._open()
+            client = self.client()
             # The version must be older than the read below: never fold the two statements into one.
             version = client.query(_NEXT_VERSION, parameters={"touched": some}).result_rows[0][0]
             client.command(_RECOMPUTE, parameters={"touched": some, "version": version}, settings=_RECOMPUTE_SETTINGS)
@@ -95,7 +95,7 @@ class Store:
 
     def aside_of_newer_releases(self, stream: str, limit: int) -> list[tuple[int, int, bytes]]:
         """Return (sequence, part, payload) of events that were set aside because a newer release wrote them."""
-        result = self._open().query(
+        result = self.client().query(
             _ASIDE_OF_NEWER_RELEASES,
             parameters={"stream": stream, "limit": limit},
             column_formats={"payload": "bytes"},
@@ -104,7 +104,7 @@ class Store:
 
     def forget_aside(self, stream: str, places: Sequence[tuple[int, int]]) -> None:
         """Delete events, by (sequence, part), that have been counted after all."""
-        self._open().command(_FORGET_ASIDE, parameters={"stream": stream, "places": list(places)})
+        self.client().command(_FORGET_ASIDE, parameters={"stream": stream, "places": list(places)})
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -115,11 +115,12 @@ class Store:
 
     def _insert(self, table: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
         """Insert, and believe it only if the server says that it wrote as many rows (a front was seen to lose some)."""
-        written = self._open().insert(table, rows, column_names=columns).written_rows
+        written = self.client().insert(table, rows, column_names=columns).written_rows
         if 0 < written < len(rows):
             raise OperationalError(f"{table}: {written} of {len(rows)} rows written")
 
-    def _open(self) -> Client:
+    def client(self) -> Client:
+        """Return the connection, opened if it is not."""
         if self._client is None:
             self._client = self._clickhouse.open(timeout_seconds=120)
         return self._client

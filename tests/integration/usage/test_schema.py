@@ -6,7 +6,7 @@ from control_plane.clickhouse.connection import ClickHouse
 from control_plane.clickhouse.schema import MigrationRefused, migrate
 from tests.kit.services import ClickhouseDatabase
 
-FILES = ["0001_usage_events.sql", "0002_usage_rollups.sql", "0003_spans.sql", "0004_set_aside.sql"]
+FILES = ["0001_usage_events.sql", "0002_usage_rollups.sql", "0003_spans.sql", "0004_set_aside.sql", "0005_jobs.sql"]
 
 
 @pytest.fixture

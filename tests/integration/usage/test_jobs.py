@@ -1,0 +1,126 @@
+"""Re-pricing and erasure, done by a running aggregator."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from control_plane.clickhouse import jobs
+from control_plane.clickhouse.jobs import Job
+from tests.integration.usage.conftest import Tables
+from tests.kit.usage import (
+    NOW_MS,
+    TestBus,
+    Worker,
+    all_usage_acknowledged,
+    attribution,
+    price,
+    running,
+    span_event,
+    until,
+    usage_event,
+)
+
+MakeAggregator = Callable[[], Worker]
+NOW = datetime.fromtimestamp(NOW_MS // 1000, UTC)
+
+
+async def done(tables: Tables, **changes: Any) -> Job:
+    """Ask for a job and wait until it is done. Any: fields of several types."""
+    fields: dict[str, Any] = {
+        "workspace": "acme",
+        "id": "j1",
+        "start": NOW - timedelta(days=30),
+        "end": datetime.now(UTC) + timedelta(seconds=1),
+        "subject": "",
+        "asked_by": "owner",
+        "asked_at": datetime.now(UTC),
+    }
+    client = tables.address.open()
+    asked = jobs.write(client, Job(**{**fields, **changes}), time.time_ns(), state="asked")
+
+    async def is_done() -> bool:
+        return jobs.jobs_of(client, asked.workspace, asked.id)[0].state == "done"
+
+    await until(is_done, f"job {asked.id} to be done", 40)
+    (found,) = jobs.jobs_of(client, asked.workspace, asked.id)
+    client.close()
+    return found
+
+
+async def test_a_time_is_priced_anew(bus: TestBus, tables: Tables, aggregator: MakeAggregator) -> None:
+    old = NOW_MS - 3 * 3_600_000
+    async with running(aggregator()) as worker:
+        await bus.publish_prices(1, price("characters", "1"))
+        await bus.publish_usage(
+            usage_event("r1", at_ms=old, units={"characters": 10, "audio_out_ms": 2000}),
+            usage_event("r2"),
+            usage_event("r3", to=attribution(workspace="other")),
+        )
+        await all_usage_acknowledged(bus)
+        await bus.publish_prices(2, price("characters", "3"), price("audio_out_ms", "0.5", currency="EUR"))
+
+        async def is_taken() -> bool:
+            return '"revision": 2' in worker.output or "revision=2" in worker.output
+
+        await until(is_taken, "the second price book")
+        job = await done(tables, kind="reprice", end=NOW - timedelta(hours=1))
+        assert job.detail == {"slots": 1, "events": 1, "changed": 1, "price_revision": 2}
+        again = await done(tables, id="j2", kind="reprice", end=NOW - timedelta(hours=1))
+        assert again.detail == {"slots": 1, "events": 1, "changed": 0, "price_revision": 2}
+    rows = tables.rows("SELECT key, costs, price_revision FROM usage_events FINAL ORDER BY key")
+    assert rows == [
+        ("r1", {"characters": Decimal(30), "audio_out_ms": Decimal(1)}, 2),
+        ("r2", {"characters": Decimal(10)}, 1),
+        ("r3", {}, 1),
+    ]
+    assert tables.quantity() == 20
+    newest = "SELECT workspace, slot, max(version) FROM usage_rollups GROUP BY workspace, slot"
+    assert tables.rows(
+        "SELECT currency, sum(cost) FROM usage_rollups FINAL WHERE workspace = 'acme' AND currency != ''"
+        f" AND (workspace, slot, version) IN ({newest}) GROUP BY currency ORDER BY currency"
+    ) == [("EUR", Decimal(1)), ("USD", Decimal(40))]
+
+
+async def test_an_erased_subject_is_gone_and_its_usage_stays(bus: TestBus, tables: Tables, aggregator: MakeAggregator) -> None:
+    ann = attribution(token="jti-ann")
+    bob = attribution(principal="bob", principal_name="Bob")
+    await bus.publish_prices(1, price("characters", "1"))
+    async with running(aggregator()), running(aggregator()):
+        await bus.publish_usage(
+            usage_event("r1", to=ann, metadata={"customer": "canary"}),
+            usage_event("r2", to=bob),
+            usage_event("r3", to=attribution(workspace="other")),
+        )
+        await bus.publish_spans(
+            span_event("r1", **{"glottis.principal.id": "ann"}), span_event("r2", **{"glottis.principal.id": "bob"})
+        )
+        await all_usage_acknowledged(bus)
+
+        async def has_spans() -> bool:
+            return tables.rows("SELECT count() FROM spans FINAL") == [(6,)]
+
+        await until(has_spans, "the spans")
+        job = await done(tables, kind="erase", subject="ann")
+        assert job.detail == {"events": 1, "spans": 3}
+        # It comes again, and one that was under way comes late.
+        await bus.publish_usage(usage_event("r1", to=ann, metadata={"customer": "canary"}), usage_event("late", to=ann))
+        await bus.publish_spans(span_event("r1", **{"glottis.principal.id": "ann"}))
+        await bus.publish_usage(usage_event("r4", to=ann, at_ms=int(time.time() * 1000) + 2000))
+        await all_usage_acknowledged(bus)
+    rows = tables.rows("SELECT key, principal, principal_name, token, metadata FROM usage_events FINAL ORDER BY workspace, key")
+    assert rows == [
+        ("late", "erased", "", "", {}),
+        ("r1", "erased", "", "", {}),
+        ("r2", "bob", "Bob", "", {}),
+        ("r4", "ann", "Ann", "jti-ann", {}),
+        ("r3", "ann", "Ann", "", {}),
+    ]
+    assert tables.quantity() == 40
+    newest = "SELECT workspace, slot, max(version) FROM usage_rollups GROUP BY workspace, slot"
+    assert tables.rows(
+        "SELECT principal, sum(quantity) FROM usage_rollups FINAL WHERE workspace = 'acme' AND unit = 'characters'"
+        f" AND (workspace, slot, version) IN ({newest}) GROUP BY principal ORDER BY principal"
+    ) == [("ann", 10), ("bob", 10), ("erased", 20)]
+    assert tables.rows("SELECT DISTINCT request_id FROM spans") == [("r2",)]
