@@ -4,6 +4,7 @@ Composition only: two intakes (usage, spans), the watched price book, the ops li
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -33,6 +34,8 @@ NAME = "aggregator"
 
 def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit status."""
+    # The library logs each failed request in several lines; what matters is logged where it is tried again.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     return asyncio.run(Aggregator(settings).live())
 
 

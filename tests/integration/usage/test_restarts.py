@@ -65,6 +65,7 @@ async def test_counts_stay_exact_when_clickhouse_is_killed_and_comes_back(own_se
     async with running(own_servers.worker):
         for number in range(10):
             await bus.publish_usage_batch(usage_event(f"before{number}-{part}") for part in range(100))
+        await all_usage_acknowledged(bus)
         await asyncio.to_thread(own_servers.clickhouse.kill)
         for number in range(10):
             await bus.publish_usage_batch(usage_event(f"during{number}-{part}") for part in range(100))
