@@ -21,6 +21,9 @@ from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import Account, Credential, Snapshot, chunks_of
 
+ADMIN_PERMISSIONS = subjects.Permissions(inbox="_INBOX_admin", publish=(">",), subscribe=(">",))
+"""of the user `admin` of a test's NATS account"""
+
 
 @dataclass
 class ControlPlane:

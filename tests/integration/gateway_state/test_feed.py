@@ -13,14 +13,13 @@ import pytest_asyncio
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import Grant, Snapshot, Team
-from contracts.subjects import Permissions
 from gateway.bus import Bus
 from gateway.state.feed import Feed, Observer
 from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks
 from glottis.embedded.nats import Nats
-from tests.kit.configuration import ControlPlane, at_revision
+from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, at_revision
 from tests.kit.identities import voice_workspace
 from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
@@ -65,7 +64,6 @@ async def pod(nats_account: NatsAccount, control_plane: ControlPlane, tmp_path: 
     await pod.stop()
 
 
-ADMIN_PERMISSIONS = Permissions(inbox="_INBOX_admin", publish=(">",), subscribe=(">",))
 REVOCATION = Revocation(workspace="w1", kind="token", target="t1", at_ms=1)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from contracts import subjects
 from contracts.events import Attribution
-from contracts.subjects import Permissions
 from gateway.bus import Bus, stream_of
 from gateway.tasks import Tasks
 from gateway.telemetry.publisher import Publisher
@@ -18,7 +17,7 @@ from gateway.telemetry.spool import Spool, spool_files
 from gateway.telemetry.spool_command import inspected, replayed
 from glottis.embedded.nats import Nats
 from policy.usage import Tally
-from tests.kit.configuration import ControlPlane, usage_on_stream
+from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, usage_on_stream
 from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
 from tests.kit.waiting import until
@@ -146,8 +145,7 @@ async def test_nothing_is_lost_while_nats_is_killed_and_restarted(
                 child.kill()
             if number == 200:
                 child.start()
-        everything = Permissions(inbox="_INBOX_admin", publish=(">",), subscribe=(">",))
-        await child.until(lambda: server.is_ready(account.seeds["admin"], everything))
+        await child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
         assert await publisher.flush(20)
 
     client = await account.connect()

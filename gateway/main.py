@@ -1,0 +1,40 @@
+"""The process `glottis gateway`: logging, event loop, the composed gateway, exit status. Read `gateway.app` next."""
+
+import asyncio
+import gc
+import logging
+import sys
+from importlib.metadata import version
+
+import structlog
+import uvloop
+
+from gateway.app import CannotStart, Gateway
+from gateway.server import ListenFailed
+from gateway.settings import Settings
+from gateway.telemetry import logs
+from gateway.telemetry.metrics import METRICS
+from gateway.telemetry.ring import RingUnusable
+
+_CANNOT_START_STATUS = 2
+
+_log = structlog.get_logger("gateway.main")
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status: 0 after a drain, 2 if it cannot start."""
+    log_format = settings.log_format or ("console" if sys.stderr.isatty() else "json")
+    writer = logs.configure(log_format, logging.getLevelNamesMapping()[settings.log_level.upper()], sys.stderr.buffer)
+    METRICS.log_lines_dropped.set_function(lambda: writer.dropped)
+    _log.info("starting", pod=settings.pod, version=version("glottis"))
+    # What was imported lives as long as the process: a collection need not walk over it.
+    gc.collect()
+    gc.freeze()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Gateway(settings).run())
+    except (CannotStart, ListenFailed, RingUnusable) as fault:
+        _log.error("cannot start", why=str(fault))
+        return _CANNOT_START_STATUS
+    finally:
+        writer.close()

@@ -1,0 +1,374 @@
+"""The gateway as a whole: a real process, fed by a real NATS or by a file, called with the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cartesia
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+from tests.doubles.cartesia import WAV, CartesiaDouble
+from tests.doubles.cartesia_websocket import sockets_double
+
+from contracts import codec, subjects
+from contracts.events import PodStatus, UsageEvent, span_events
+from contracts.revocations import Revocation
+from contracts.secret import Secret
+from contracts.snapshot import Snapshot
+from glottis.embedded.nats import Nats
+from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, at_revision, usage_on_stream
+from tests.kit.gateway import GatewayProcess, gateway_command, gateway_process
+from tests.kit.identities import jwks, own_token, signing_key, voice_workspace
+from tests.kit.processes import Child
+from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
+from tests.kit.waiting import until
+
+CREDENTIAL = "sk_car_real_0123456789abcdef"
+GATEWAY_YAML = """
+version: 1
+workspace: {{id: w1}}
+issuers:
+  - {{name: i-own, kind: glottis, issuer: "https://glottis.test", audiences: [glottis], jwks: "file:jwks.json"}}
+teams: [{{name: lab}}]
+service_accounts: [{{name: agent, teams: [lab]}}]
+accounts:
+  - name: cartesia-us
+    provider: cartesia
+    origin: {origin}
+    credential: env:CARTESIA_KEY
+    collaborators: [{{subject: "team:lab"}}]
+    models: [{{name: sonic-turbo, type: text-to-speech}}]
+"""
+
+
+def token(**changes: object) -> str:
+    now = int(time.time())
+    return own_token(**({"iat": now - 60, "exp": now + 600} | changes))
+
+
+def workspace_at(origin: str, control_plane: ControlPlane) -> Snapshot:
+    """The test workspace with every account at this origin."""
+    base = voice_workspace()
+    accounts = tuple(
+        control_plane.with_credential(msgspec.structs.replace(account, origin=origin), Secret(CREDENTIAL))
+        for account in base.accounts
+    )
+    return at_revision(base, 1, accounts=accounts)
+
+
+@dataclass
+class Fed:
+    """A gateway fed by NATS, its control plane, and the variables that start it."""
+
+    gateway: GatewayProcess
+    control_plane: ControlPlane
+    account: NatsAccount
+    snapshot: Snapshot
+    spool: Path
+
+    async def ready(self) -> None:
+        await self.gateway.child.until(self.gateway.is_ready)
+
+    async def usage(self, count: int) -> list[UsageEvent]:
+        """Wait until the stream holds so many usage events; return all, each once."""
+        events: dict[str, UsageEvent] = {}
+        async with asyncio.timeout(20):
+            while len(events) < count:
+                await asyncio.sleep(0.05)
+                events = {event.id: event for event in await usage_on_stream(self.control_plane.client)}
+        return list(events.values())
+
+
+@asynccontextmanager
+async def fed(account: NatsAccount, folder: Path, origin: str) -> AsyncIterator[Fed]:
+    control_plane = ControlPlane(await account.connect())
+    await control_plane.prepare()
+    snapshot = workspace_at(origin, control_plane)
+    await control_plane.publish(snapshot)
+    seed = folder / "seed"
+    seed.write_bytes(account.seeds["gateway"].reveal())
+    variables = control_plane.key_files(folder) | {
+        "GLOTTIS_NATS_URL": account.url,
+        "GLOTTIS_NATS_SEED_FILE": str(seed),
+        "GLOTTIS_GATEWAY_SPOOL_DIR": str(folder / "spool"),
+        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(1024 * 1024),
+        "GLOTTIS_GATEWAY_STATE_DIR": str(folder / "state"),
+        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": origin,
+    }
+    with gateway_process(folder, variables) as gateway:
+        running = Fed(gateway, control_plane, account, snapshot, folder / "spool")
+        await running.ready()
+        yield running
+    await control_plane.client.close()
+
+
+@pytest_asyncio.fixture
+async def provider() -> AsyncIterator[CartesiaDouble]:
+    async with CartesiaDouble() as double:
+        yield double
+
+
+@pytest_asyncio.fixture
+async def pod(nats_account: NatsAccount, provider: CartesiaDouble, tmp_path: Path) -> AsyncIterator[Fed]:
+    async with fed(nats_account, tmp_path, provider.origin) as running:
+        yield running
+
+
+def sdk(gateway: GatewayProcess, key: str | None = None) -> cartesia.AsyncCartesia:
+    return cartesia.AsyncCartesia(base_url=gateway.url + "/cartesia", api_key=key or token(), max_retries=0)
+
+
+async def speak(gateway: GatewayProcess, text: str = "Hello.", key: str | None = None) -> bytes:
+    async with sdk(gateway, key) as client:
+        answer = await client.tts.generate(
+            model_id="sonic-turbo",
+            transcript=text,
+            voice={"mode": "id", "id": "v1"},
+            output_format={"container": "wav", "encoding": "pcm_s16le", "sample_rate": 24000},
+        )
+        return await answer.read()
+
+
+async def refused_within_a_second(call: Callable[[], Awaitable[object]]) -> cartesia.APIStatusError:
+    """Call again and again; return how it was refused."""
+    async with asyncio.timeout(1):
+        while True:
+            try:
+                await call()
+            except cartesia.APIStatusError as refusal:
+                return refusal
+
+
+async def test_the_official_sdk_speaks_and_the_provider_gets_the_accounts_credential(pod: Fed, provider: CartesiaDouble) -> None:
+    audio = await speak(pod.gateway)
+
+    [request] = provider.requests
+    assert audio == WAV
+    assert request.target == "/tts/bytes"
+    assert request.one("Authorization") == f"Bearer {CREDENTIAL}"
+    assert b"eyJ" not in request.head
+
+
+async def test_usage_on_the_stream_equals_the_calls_made(pod: Fed) -> None:
+    texts = ["One.", "Two two.", "Three three three."]
+    for text in texts:
+        await speak(pod.gateway, text)
+
+    finals = [event for event in await pod.usage(6) if event.is_final]
+    assert sorted(event.totals["characters"] for event in finals) == [4, 8, 18]
+    assert {(event.to.workspace, event.to.principal, event.to.account, event.to.model) for event in finals} == {
+        ("w1", "agent", "a-us", "sonic-turbo")
+    }
+    assert {event.outcome for event in finals} == {"completed"}
+
+
+async def test_spans_reach_their_stream(pod: Fed) -> None:
+    await speak(pod.gateway)
+    await pod.usage(2)
+
+    streams = pod.control_plane.client.jetstream()
+    message = await streams.get_msg(subjects.SPANS_STREAM, 1)
+    [event] = span_events(message.data or b"")
+    assert [span.kind for span in event.spans] == ["server", "internal", "client"]
+    assert "Hello" not in repr(event)
+
+
+async def test_a_socket_of_the_sdk_counts_each_context(nats_account: NatsAccount, tmp_path: Path) -> None:
+    async with sockets_double() as double, fed(nats_account, tmp_path, double.origin) as pod:
+        base = pod.gateway.url.replace("http", "ws") + "/cartesia"
+        client = cartesia.AsyncCartesia(
+            base_url=pod.gateway.url + "/cartesia", websocket_base_url=base, api_key=token(), max_retries=0
+        )
+        async with client, client.tts.websocket_connect() as socket:
+            for context, text in (("c1", "First one."), ("c2", "Second.")):
+                await socket.send(
+                    {
+                        "model_id": "sonic-turbo",
+                        "transcript": text,
+                        "voice": {"mode": "id", "id": "v1"},
+                        "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000},
+                        "context_id": context,
+                    }
+                )
+            done = 0
+            while done < 2:
+                message = await socket.recv()
+                done += message.type == "done"
+
+        finals = [event for event in await pod.usage(4) if event.is_final]
+        assert sorted((event.key.rpartition(".")[2], event.totals["characters"]) for event in finals) == [("1", 10), ("2", 7)]
+
+
+async def test_a_revoked_token_is_refused_within_a_second_and_on_an_open_connection(pod: Fed) -> None:
+    key = token(jti="doomed")
+    async with sdk(pod.gateway, key) as client:
+        await client.voices.get("v1")
+
+        await pod.control_plane.revoke(Revocation(workspace="w1", kind="token", target="doomed", at_ms=1))
+
+        refusal = await refused_within_a_second(lambda: client.voices.get("v1"))
+    assert refusal.status_code == 401
+    assert "revoked" in str(refusal)
+
+
+async def test_a_withdrawn_grant_refuses_the_next_request_within_a_second(pod: Fed, provider: CartesiaDouble) -> None:
+    await speak(pod.gateway)
+
+    await pod.control_plane.publish(at_revision(pod.snapshot, 2, grants=()))
+
+    refusal = await refused_within_a_second(lambda: speak(pod.gateway))
+    assert refusal.status_code == 403
+
+
+async def test_the_pod_says_what_it_runs(pod: Fed) -> None:
+    subscription = await pod.control_plane.client.subscribe(subjects.POD_SUBJECTS)
+
+    await pod.control_plane.publish(at_revision(pod.snapshot, 7))
+
+    async with asyncio.timeout(10):
+        status = PodStatus(pod="", version="", revision=0, at_ms=0)
+        while status.revision != 7:
+            status = codec.decode((await subscription.next_msg(10)).data, PodStatus)
+    assert (status.pod, status.open_exchanges, status.is_draining) == ("pod-1", 0, False)
+
+
+async def test_a_killed_gateway_settles_each_exchange_once_and_open_ones_as_lost(pod: Fed, provider: CartesiaDouble) -> None:
+    provider.default = provider.scripts["silent"]
+    provider.scripts["quick"] = provider.scripts["echo"]
+    hanging = [asyncio.ensure_future(speak(pod.gateway, text)) for text in ("Lost one.", "Lost two, longer.")]
+    await until(lambda: len(provider.requests) == 2)
+
+    pod.gateway.child.kill()
+    await asyncio.gather(*hanging, return_exceptions=True)
+    pod.gateway.child.start()
+    await pod.ready()
+
+    finals = [event for event in await pod.usage(4) if event.is_final]
+    assert sorted((event.outcome, event.totals["characters"]) for event in finals) == [("gateway_lost", 9), ("gateway_lost", 17)]
+
+
+async def test_sigterm_drains_and_leaves_nothing_behind(pod: Fed, provider: CartesiaDouble) -> None:
+    await speak(pod.gateway)
+
+    status = pod.gateway.child.stop()
+
+    assert status == 0
+    assert len(await pod.usage(2)) == 2
+    assert [path.name for path in pod.spool.iterdir()] == []
+
+
+async def test_nothing_secret_stands_in_the_log(pod: Fed) -> None:
+    key = token()
+    await speak(pod.gateway, "A very private sentence.", key)
+    await pod.usage(2)
+    await until(lambda: len(pod.gateway.events("exchange settled")) == 1)
+
+    log = pod.gateway.child.output
+    assert key not in log
+    assert key.rpartition(".")[2] not in log
+    assert CREDENTIAL not in log
+    assert "private sentence" not in log
+
+
+async def test_a_gateway_runs_from_a_file_alone(provider: CartesiaDouble, tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(GATEWAY_YAML.format(origin=provider.origin))
+    (tmp_path / "jwks.json").write_bytes(jwks(signing_key("EdDSA", "own")))
+    variables = {"CARTESIA_KEY": CREDENTIAL, "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": provider.origin}
+    with gateway_process(tmp_path, variables, "--config", str(tmp_path / "gateway.yaml")) as gateway:
+        await gateway.child.until(gateway.is_ready)
+
+        audio = await speak(gateway)
+
+        assert audio == WAV
+        assert provider.requests[0].one("Authorization") == f"Bearer {CREDENTIAL}"
+        assert await gateway.metric("glottis_gateway_usage_total", unit="characters") == 6
+        assert gateway.child.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("CARTESIA_KEY", ""), "the file refers to env:CARTESIA_KEY, which is not set"),
+        (("GLOTTIS_GATEWAY_LISTEN", "192.0.2.1:80"), "cannot listen on 192.0.2.1:80"),
+    ],
+)
+def test_what_keeps_a_gateway_from_starting_is_said(change: tuple[str, str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(GATEWAY_YAML.format(origin="https://api.cartesia.ai"))
+    (tmp_path / "jwks.json").write_bytes(jwks(signing_key("EdDSA", "own")))
+    variables = {"CARTESIA_KEY": CREDENTIAL} | dict([change])
+    command = gateway_command(tmp_path, variables, "--config", str(tmp_path / "gateway.yaml"))
+
+    ended = subprocess.run(
+        command.arguments, env=dict(command.environment), cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+async def test_operations_routes_and_unknown_paths(pod: Fed) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        live = await client.get(pod.gateway.url + "/livez")
+        unknown = await client.get(pod.gateway.url + "/nothing")
+        hidden = await client.get(pod.gateway.url + "/metrics")
+        ready = await client.get(pod.gateway.admin_url + "/readyz")
+        started = await client.get(pod.gateway.admin_url + "/startupz")
+        metrics = await client.get(pod.gateway.admin_url + "/metrics")
+
+    assert (live.status_code, live.json()) == (200, {"live": True})
+    assert (unknown.status_code, unknown.json()["error"]["reason"]) == (404, "not_found")
+    assert unknown.headers["x-glottis-request-id"] == unknown.json()["error"]["request_id"]
+    assert hidden.status_code == 404
+    assert (ready.status_code, ready.json()["revision"]) == (200, 1)
+    assert started.status_code == 200
+    assert "glottis_gateway_config_revision 1.0" in metrics.text
+
+
+@pytest.fixture
+def killable() -> Iterator[tuple[NatsAccount, Nats, Child]]:
+    seeds = nats_seeds()
+    with service_folder("nats") as folder, nats_server(folder, {"GLOTTIS": seeds}) as (server, child):
+        yield NatsAccount("GLOTTIS", server.url, seeds), server, child
+
+
+async def test_exchanges_go_on_while_nats_is_away_and_their_usage_arrives_afterwards(
+    killable: tuple[NatsAccount, Nats, Child], provider: CartesiaDouble, tmp_path: Path
+) -> None:
+    account, server, child = killable
+    async with fed(account, tmp_path, provider.origin) as pod:
+        await speak(pod.gateway, "One.")
+        await pod.usage(2)
+
+        child.kill()
+        for _ in range(3):
+            assert await speak(pod.gateway, "Away.") == WAV
+        child.start()
+        await child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
+        pod.control_plane.client = await account.connect()
+
+        finals = [event for event in await pod.usage(8) if event.is_final]
+        assert [event.totals["characters"] for event in finals] == [4, 5, 5, 5]
+
+
+async def test_a_gateway_starts_from_its_last_known_good_while_nats_is_away(
+    killable: tuple[NatsAccount, Nats, Child], provider: CartesiaDouble, tmp_path: Path
+) -> None:
+    account, _, child = killable
+    async with fed(account, tmp_path, provider.origin) as pod:
+        await until(lambda: (tmp_path / "state" / "manifest").exists() and (tmp_path / "state" / "confirmed").exists())
+        child.kill()
+        pod.gateway.child.kill()
+
+        pod.gateway.child.start()
+        await pod.ready()
+
+        assert await speak(pod.gateway) == WAV
