@@ -216,6 +216,9 @@ class Relay(asyncio.Protocol):
         if context.is_draining:
             self._refuse(Refusal("draining"))
             return
+        if (reason := context.closed_because()) is not None:
+            self._refuse(Refusal(reason))
+            return
         key = asked_key(head)
         if isinstance(key, Refusal):
             self._refuse(key)

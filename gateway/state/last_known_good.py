@@ -51,10 +51,13 @@ class LastKnownGood:
 
     def confirmed_at(self) -> float:
         """Return when the configuration was last known to be the newest, Unix seconds; 0.0: never."""
-        try:
-            return (self._folder / "confirmed").stat().st_mtime
-        except OSError:
-            return 0.0
+        times = [0.0]
+        for name in ("manifest", "confirmed"):  # what was just written was the newest as well
+            try:
+                times.append((self._folder / name).stat().st_mtime)
+            except OSError:
+                continue
+        return max(times)
 
     def write(self, signed: bytes, names: Collection[str], chunks: Mapping[str, bytes]) -> None:
         """Keep a manifest, which names `names`, with the chunks among them that are not kept yet; drop all others.

@@ -15,8 +15,6 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.doubles.cartesia import WAV, CartesiaDouble
-from tests.doubles.cartesia_websocket import sockets_double
 
 from contracts import codec, subjects
 from contracts.events import PodStatus, UsageEvent, span_events
@@ -24,6 +22,8 @@ from contracts.revocations import Revocation
 from contracts.secret import Secret
 from contracts.snapshot import Snapshot
 from glottis.embedded.nats import Nats
+from tests.doubles.cartesia import WAV, CartesiaDouble
+from tests.doubles.cartesia_websocket import sockets_double
 from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, at_revision, usage_on_stream
 from tests.kit.gateway import GatewayProcess, gateway_command, gateway_process
 from tests.kit.identities import jwks, own_token, signing_key, voice_workspace

@@ -239,13 +239,13 @@ async def test_the_loop_never_stalls_for_long_while_a_large_snapshot_is_applied(
 
     await control_plane.publish(snapshot)
     await until(lambda: pod.store.revision == 1, 60)
-    await control_plane.publish(at_revision(snapshot, 2, grants=snapshot.grants[1:]))
+    changed = at_revision(snapshot, 2, grants=snapshot.grants[1:])
+    await control_plane.publish(changed)
     await until(lambda: pod.store.revision == 2, 60)
     watching.cancel()
 
-    assert len(pod.store.world.index.grants) > 0
-    # The bound of the design is 20 ms, measured by `make bench`; here other processes share the two cores.
-    assert sorted(stalls)[-3] < 0.05
+    assert len(pod.store.world.index.grants) == 10_000
+    assert max(stalls) < 0.02
 
 
 def _large() -> Snapshot:
@@ -258,7 +258,8 @@ def _large() -> Snapshot:
 
 
 async def _stalls(found: list[float]) -> None:
+    """Note how long the loop worked between two turns: its own processor time, because the machine has other users."""
     while True:
-        began = time.perf_counter()
+        began = time.thread_time()
         await asyncio.sleep(0.001)
-        found.append(time.perf_counter() - began - 0.001)
+        found.append(time.thread_time() - began)
