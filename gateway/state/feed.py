@@ -304,13 +304,14 @@ class Feed:
                 _log.error("last-known-good not written", why=fault.strerror)
 
     async def _save(self) -> None:
+        # Revocations first: a configuration without them is not one to start from.
+        await asyncio.to_thread(self._disk.write_revocations, self._store.revocations)
         if self._manifest is not None and self._manifest.revision != self._saved_revision:
             revision, unsaved = self._manifest.revision, dict(self._unsaved)
             await asyncio.to_thread(self._disk.write, self._signed, self._manifest.chunks, unsaved)
             self._saved_revision = revision
             for name in unsaved:
                 self._unsaved.pop(name, None)
-        await asyncio.to_thread(self._disk.write_revocations, self._store.revocations)
         await asyncio.to_thread(self._disk.confirm, self._clock() - self._store.age())
 
 
