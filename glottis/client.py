@@ -70,6 +70,17 @@ class ControlPlane:
         data = self.request(method, path, query, None if body is None else json.dumps(body).encode())
         return json.loads(data) if data else None
 
+    def items(self, path: str, query: Sequence[tuple[str, str]] = ()) -> list[Any]:
+        """Return every item of a list, page after page (Any: JSON objects). Raises SetupError."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = self.json("GET", path, [*query, ("limit", "500"), *([("cursor", cursor)] if cursor else [])])
+            found += page["items"]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found
+
 
 def _refusal(status: int, body: bytes) -> SetupError:
     """Turn problem details (RFC 9457) into the two sentences of a SetupError."""

@@ -36,6 +36,8 @@ _COMMANDS: Final = {
     "demo": _Lazy("glottis.commands.demo", "demo", "all-in-one", "Run everything and speak through it."),
     "apply": _Lazy("glottis.commands.apply", "apply", "control-plane", "Apply a workspace.yaml."),
     "tokens": _Lazy("glottis.commands.tokens", "tokens", "control-plane", "Mint, list and revoke access tokens."),
+    "validate": _Lazy("glottis.commands.apply", "validate", "control-plane", "Check a workspace.yaml."),
+    "export": _Lazy("glottis.commands.apply", "export", "control-plane", "Print a workspace as workspace.yaml."),
     "usage": _Lazy("glottis.commands.usage", "usage", "control-plane", "Show what was used and what it cost."),
     "gateway": _Lazy("glottis.commands.processes", "gateway", "gateway", "Run the data plane."),
     "control-plane": _Lazy("glottis.commands.processes", "control_plane", "control-plane", "Run the control plane."),

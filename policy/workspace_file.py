@@ -264,12 +264,14 @@ class Configuration:
     prices: tuple[Price, ...]
 
 
+AllowedOrigins: TypeAlias = tuple[str, ...] | None
 _Path: TypeAlias = tuple[str | int, ...]
 _Lines: TypeAlias = dict[_Path, int]
 
 
-def parse(text: str, allowed_origins: tuple[str, ...] = ()) -> WorkspaceFile:
-    """Return the checked file. allowed_origins: the operator's exceptions to the origin rules.
+def parse(text: str, allowed_origins: AllowedOrigins = ()) -> WorkspaceFile:
+    """Return the checked file. allowed_origins: the operator's exceptions to the origin rules; None: not known here, so
+    origins are checked for their form alone.
 
     Raises InvalidWorkspaceFile with every problem that was found, each with its line and field.
     """
@@ -277,7 +279,7 @@ def parse(text: str, allowed_origins: tuple[str, ...] = ()) -> WorkspaceFile:
     return _checked(document, lines, allowed_origins)
 
 
-def parse_document(document: Any, allowed_origins: tuple[str, ...] = ()) -> WorkspaceFile:
+def parse_document(document: Any, allowed_origins: AllowedOrigins = ()) -> WorkspaceFile:
     """Return the checked file from its JSON form (what `to_document` gave), with the same rules. Raises InvalidWorkspaceFile."""
     return _checked(document, {}, allowed_origins)
 
@@ -586,7 +588,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _checked(document: Any, lines: _Lines, allowed_origins: tuple[str, ...]) -> WorkspaceFile:
+def _checked(document: Any, lines: _Lines, allowed_origins: AllowedOrigins) -> WorkspaceFile:
     problems = _Problems(lines)
     if not isinstance(document, dict):
         raise InvalidWorkspaceFile([problems.made((), "A workspace file is a mapping that begins with `version: 1`.")])
@@ -715,7 +717,7 @@ def _reference_schema(kind: type) -> dict[str, Any]:
 # --- What the entries mean together ---------------------------------------------------------------------------------
 
 
-def _check_meaning(file: WorkspaceFile, problems: _Problems, allowed_origins: tuple[str, ...]) -> None:
+def _check_meaning(file: WorkspaceFile, problems: _Problems, allowed_origins: AllowedOrigins) -> None:
     teams = _check_names(problems, "teams", file.teams)
     issuers = _check_names(problems, "issuers", file.issuers)
     _check_names(problems, "accounts", file.accounts)
@@ -798,7 +800,7 @@ def _check_names(problems: _Problems, section: str, entries: tuple[Any, ...]) ->
 
 
 def _check_issuers(
-    file: WorkspaceFile, problems: _Problems, teams: set[str], allowed_origins: tuple[str, ...], check_known: Any
+    file: WorkspaceFile, problems: _Problems, teams: set[str], allowed_origins: AllowedOrigins, check_known: Any
 ) -> None:
     pairs: set[tuple[str, str]] = set()
     for index, issuer in enumerate(file.issuers):
@@ -823,13 +825,17 @@ def _check_issuers(
             problems.add((*path, "expiry"), "Write finish-session, grace:<seconds> or hard.")
 
 
-def url_problem(url: str, allowed_origins: tuple[str, ...]) -> str | None:
+def url_problem(url: str, allowed_origins: AllowedOrigins) -> str | None:
     """Return what is wrong with the address of a document to fetch (JWKS, discovery, export target), or None."""
     found = re.match(r"(https?://[^/?#]*)(/[^\s\x00-\x1f?#]*)?(\?[^\s\x00-\x1f#]*)?\Z", url)
     if found is None:
         return "That is not an http(s) address."
+    return _origin_problem(found.group(1), allowed_origins)
+
+
+def _origin_problem(origin: str, allowed_origins: AllowedOrigins) -> str | None:
     try:
-        checked_origin(found.group(1), allowed_origins)
+        checked_origin(origin, (origin,) if allowed_origins is None else allowed_origins)
     except OriginRefused as refused:
         return str(refused)
     return None
@@ -850,12 +856,10 @@ def model_problem(provider: str, name: str, kind: ModelType) -> str | None:
 
 
 def _check_account(
-    account: AccountEntry, path: _Path, problems: _Problems, allowed_origins: tuple[str, ...], check_subject: Any
+    account: AccountEntry, path: _Path, problems: _Problems, allowed_origins: AllowedOrigins, check_subject: Any
 ) -> None:
-    try:
-        checked_origin(account.origin, allowed_origins)
-    except OriginRefused as refused:
-        problems.add((*path, "origin"), str(refused))
+    if (sentence := _origin_problem(account.origin, allowed_origins)) is not None:
+        problems.add((*path, "origin"), sentence)
     seen: set[str] = set()
     for index, collaborator in enumerate(account.collaborators or ()):
         check_subject((*path, "collaborators", index, "subject"), collaborator.subject)

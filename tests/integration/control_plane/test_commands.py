@@ -1,0 +1,112 @@
+"""The client commands against a running control plane: what a person types and what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.kit.control_plane import RunningControlPlane
+
+FILE = """\
+version: 1
+workspace: {id: acme, name: Acme}
+teams:
+  - name: voice
+users:
+  - {name: grace, teams: [voice]}
+accounts:
+  - name: kokoro-local
+    provider: kokoro
+    origin: http://127.0.0.1:8880
+    credential: file:kokoro.key
+    collaborators: [{subject: team:voice}]
+    models: [{name: kokoro-82m, type: text-to-speech}]
+"""
+
+
+async def run(
+    running: RunningControlPlane, *arguments: str, folder: Path, environ: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run a command as a person would, in a folder; return status, standard output and standard error."""
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "GLOTTIS_CONTROL_PLANE_URL": running.url,
+        "GLOTTIS_TOKEN": running.token,
+        "NO_COLOR": "1",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "glottis",
+        *arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_apply_says_what_it_changed_and_then_that_nothing_is_left(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert (status, err) == (0, "")
+    assert "+ account kokoro-local" in out
+    assert "Changed: 5 created, 1 updated, 0 deleted." in out
+    status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert (status, out.splitlines()[0]) == (0, "Nothing to change: the workspace matches the file.")
+
+
+async def test_diff_changes_nothing_and_tells_by_its_status(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    status, out, _ = await run(control_plane, "apply", "-f", "workspace.yaml", "--diff", folder=tmp_path)
+    assert status == 1
+    assert "+ team voice" in out
+    assert "kk_1" not in out
+    async with control_plane.client() as client:
+        assert (await client.get("/teams")).json()["items"] == []
+
+
+async def test_a_wrong_file_is_told_by_line_and_field(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "workspace.yaml").write_text(FILE.replace("team:voice", "team:vice"))
+    status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert (status, out) == (1, "")
+    assert err.splitlines() == [
+        "workspace.yaml:12: accounts[0].collaborators[0].subject: "
+        "There is no subject team:vice in this file; did you mean team:voice?",
+        "workspace.yaml has 1 mistake.",
+    ]
+
+
+async def test_a_missing_secret_is_told_before_anything_is_sent(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    status, _, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert status == 1
+    assert "accounts.kokoro-local.credential.active: kokoro.key cannot be read: No such file or directory." in err
+
+
+async def test_a_token_is_minted_listed_and_revoked(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    status, out, err = await run(control_plane, "tokens", "mint", "--user", "ada", "--expires-in", "1h", folder=tmp_path)
+    assert status == 0, err
+    assert out.count(".") == 2
+    status, listed, _ = await run(control_plane, "tokens", "list", "--user", "ada", "--json", folder=tmp_path)
+    minted = next(token for token in json.loads(listed) if token["audience"] == "glottis")
+    assert out.strip() not in listed
+    status, _, err = await run(control_plane, "tokens", "revoke", minted["id"], folder=tmp_path)
+    assert (status, err) == (0, f"Revoked {minted['id']}.\n")
+
+
+async def test_a_refusal_is_two_sentences_and_status_2(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    status, out, err = await run(control_plane, "tokens", "mint", "--user", "nobody", folder=tmp_path)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == "glottis: There is no user 'nobody' in this workspace."
