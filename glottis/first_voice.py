@@ -26,9 +26,9 @@ BYTES_A_SAMPLE: Final = 2
 RAW: Final[RawOutputFormatParam] = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": SAMPLE_RATE}
 
 # What is said, by wav file; the tests read the files back with a speech recogniser.
-BYTES: Final = "Hello. This sentence was asked for over plain H T T P, and it came back as one file."
-SSE: Final = "This one arrived as a stream of events, so its first words could be played before its last were made."
-WHOLE: Final = "Two voices share one web socket. I am the first voice, and my text was sent at once."
+BYTES: Final = "Hello. This sentence was asked for in one request, and it came back as one file."
+SSE: Final = "This one arrived in small pieces, so its first words could be played before the last were made."
+WHOLE: Final = "Two voices share one connection. I am the first voice, and my text was sent at once."
 PIECES: Final = (
     "I am the second voice. ",
     "My text came in three pieces, ",

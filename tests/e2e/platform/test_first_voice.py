@@ -1,0 +1,113 @@
+"""The first voice, whole: `glottis demo` on a machine's loopback, its audio heard, its calls counted, its restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import wave
+from collections.abc import Iterator
+
+import pytest
+
+from glottis import first_voice
+from tests.kit.recogniser import Recogniser, pcm, word_error_rate
+from tests.kit.stack import RunningStack, stack_in_a_folder
+
+pytestmark = pytest.mark.timeout(600)
+
+SAID = {
+    "bytes.wav": first_voice.BYTES,
+    "sse.wav": first_voice.SSE,
+    "websocket-whole.wav": first_voice.WHOLE,
+    "websocket-pieces.wav": "".join(first_voice.PIECES),
+}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[RunningStack]:
+    """A demo that has made its calls and stays up."""
+    with stack_in_a_folder() as stack:
+        stack.start("demo")
+        stack.wait_for("Ctrl-C stops everything.")
+        yield stack
+
+
+def read_wav(stack: RunningStack, name: str) -> tuple[bytes, int]:
+    with wave.open(str(stack.folder / "demo" / name)) as file:
+        return file.readframes(file.getnframes()), file.getframerate()
+
+
+def test_the_demos_audio_is_intelligible(demo: RunningStack) -> None:
+    listener = Recogniser.shared()
+    heard = []
+    for name, said in SAID.items():
+        audio, rate = read_wav(demo, name)
+        heard.append((said, listener.heard(pcm(audio), rate)))
+
+    assert word_error_rate(heard) <= 0.05, heard
+
+
+def test_every_call_of_the_demo_is_counted_once_with_its_characters(demo: RunningStack) -> None:
+    rows = demo.usage(("by", "exchange,endpoint"))
+
+    assert sorted((row["endpoint"], row["units"]["characters"], row["exchanges"]) for row in rows) == sorted(
+        [
+            ("tts.bytes", len(first_voice.BYTES), 1),
+            ("tts.sse", len(first_voice.SSE), 1),
+            ("tts.websocket", len(first_voice.WHOLE), 1),
+            ("tts.websocket", len("".join(first_voice.PIECES)), 1),
+        ]
+    )
+
+
+def test_the_table_shows_each_calls_characters_and_cost(demo: RunningStack) -> None:
+    line = next(line for line in demo.output.splitlines() if line.startswith("tts.bytes"))
+
+    assert re.search(rf"^tts\.bytes +\d+ ms +\d+\.\d\d s +{len(first_voice.BYTES)} +0\.00\d+ USD +\S+/bytes\.wav$", line)
+
+
+def test_the_audio_in_the_table_is_as_long_as_the_file(demo: RunningStack) -> None:
+    audio, rate = read_wav(demo, "sse.wav")
+    line = next(line for line in demo.output.splitlines() if line.startswith("tts.sse"))
+
+    assert f" {len(audio) / 2 / rate:.2f} s " in line
+
+
+def test_usage_by_user_and_model_names_the_user_and_the_model(demo: RunningStack) -> None:
+    rows = demo.usage(("by", "user,model"))
+
+    assert [(row["user_name"], row["model"], row["units"]["characters"]) for row in rows] == [
+        ("ada", "kokoro-82m", sum(map(len, SAID.values())))
+    ]
+
+
+def test_the_printed_program_runs_as_it_is_printed(demo: RunningStack) -> None:
+    printed = demo.output.partition("# pip install cartesia\n")[2].partition("\nCtrl-C")[0]
+    program = textwrap.dedent(printed)
+
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=demo.folder,
+        env={"PATH": os.environ["PATH"], "SSL_CERT_FILE": str(demo.authority)},
+        check=True,
+        timeout=120,
+    )
+
+    with wave.open(str(demo.folder / "hello.wav")) as file:
+        audio, rate = file.readframes(file.getnframes()), file.getframerate()
+    heard = Recogniser.shared().heard(pcm(audio), rate)
+    assert word_error_rate([("Hello from your own gateway.", heard)]) <= 0.05
+
+
+def test_nothing_secret_is_in_the_logs(demo: RunningStack) -> None:
+    secrets = [demo.token, demo.control_plane.token.reveal().decode()]
+    secrets += [line for file in (demo.data / "keys").iterdir() for line in file.read_text().split() if file.suffix != ".pub"]
+    texts = [first_voice.BYTES, first_voice.SSE, first_voice.WHOLE, *first_voice.PIECES]
+
+    logs = {file.name: file.read_text() for file in (demo.data / "logs").iterdir()}
+
+    assert logs
+    assert [(name, word[:6]) for name, log in logs.items() for word in [*secrets, *texts] if word.strip() in log] == []
