@@ -37,7 +37,7 @@ def parts(stack: Stack) -> list[Part]:
         *_embedded(stack),
         Part(
             name="migrate",
-            command=stack.command("migrate", **_databases(stack), **_clickhouse(stack)),
+            command=stack.command("migrate", **_database(stack), **_migration_database(stack), **_clickhouse(stack)),
             runs_once=True,
             note="bringing the databases up to date",
         ),
@@ -52,7 +52,7 @@ def parts(stack: Stack) -> list[Part]:
                 FLEET_PUBLIC_KEY_FILE=str(stack.keys.fleet_public),
                 OWNER_SECRET_FILE=str(stack.keys.owner_secret),
                 ALLOWED_PRIVATE_ORIGINS=_allowed_private_origins(stack),
-                **_databases(stack),
+                **_database(stack),
                 **_clickhouse(stack),
                 **_nats(stack, "control-plane"),
             ),
@@ -157,12 +157,14 @@ def _kokoro_progress(line: str) -> str | None:
     return match[1] if match else None
 
 
-def _databases(stack: Stack) -> dict[str, str]:
-    url, keys = stack.postgres.url, stack.keys
-    return {
-        "DATABASE_URL": url(APPLICATION_ROLE, read(keys.postgres_application), DATABASE),
-        "MIGRATION_DATABASE_URL": url(OWNER_ROLE, read(keys.postgres_owner), DATABASE),
-    }
+def _database(stack: Stack) -> dict[str, str]:
+    url = stack.postgres.url(APPLICATION_ROLE, read(stack.keys.postgres_application), DATABASE)
+    return {"DATABASE_URL": url}
+
+
+def _migration_database(stack: Stack) -> dict[str, str]:
+    url = stack.postgres.url(OWNER_ROLE, read(stack.keys.postgres_owner), DATABASE)
+    return {"MIGRATION_DATABASE_URL": url}
 
 
 def _clickhouse(stack: Stack) -> dict[str, str]:

@@ -90,6 +90,15 @@ def test_the_gateway_and_the_aggregator_get_no_database_password(tmp_path: Path)
         assert password not in " ".join(variables(stack, part).values())
 
 
+def test_only_migrations_act_as_the_owner_of_the_database(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
+    password = stack.keys.postgres_owner.read_text().strip()
+
+    holders = [name for name, command in commands(stack).items() if password in " ".join(command.environment.values())]
+
+    assert holders == ["migrate"]
+
+
 def test_the_gateway_may_dial_kokoro_and_what_the_operator_names(tmp_path: Path) -> None:
     stack = prepared(tmp_path, GLOTTIS_ALLOWED_PRIVATE_ORIGINS="http://10.0.0.5:9000")
 
