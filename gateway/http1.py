@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from policy.facts import Header
+from policy.scan import HOP_BY_HOP
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _NAME: Final = re.compile(_TOKEN + rb"\Z")
 _CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
-_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\r\n")
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?\r\n")
+_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\Z")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: (.*))?\Z")
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
@@ -63,15 +64,24 @@ class Response:
 
     status: int
     reason: bytes
-    headers: list[Header]
+    lines: list[bytes]
+    """header lines as received"""
     length: int = UNTIL_CLOSE
     """of the body in bytes, CHUNKED or UNTIL_CLOSE"""
     closes: bool = False
+    passes_whole: bool = True
+    """an HTTP/1.1 head without hop-by-hop headers: every line of it may pass as it came"""
     location: bytes | None = None
     request_id: bytes = b""
     """the provider's own `X-Request-ID`"""
     declared: int | None = None
     """the Content-Length, if there was one; on an answer without a body it is no framing"""
+
+    @property
+    def headers(self) -> list[Header]:
+        """The headers one by one."""
+        pairs = (line.partition(b":") for line in self.lines)
+        return [(name, value.strip(b" \t")) for name, _, value in pairs]
 
     def has_body(self, method: str) -> bool:
         """Tell whether a body follows the head (RFC 9112 §6.3)."""
@@ -88,7 +98,9 @@ _LOCATION: Final = 7
 _TRACE_PARENT: Final = 8
 _TRACE_STATE: Final = 9
 _REQUEST_ID: Final = 10
+_HOP: Final = 11
 _KINDS: Final = {
+    **dict.fromkeys(HOP_BY_HOP, _HOP),
     b"content-length": _LENGTH_OF_BODY,
     b"transfer-encoding": _CODING,
     b"connection": _CONNECTION,
@@ -116,16 +128,15 @@ def _kind_of(name: bytes) -> int:
     return kind
 
 
-def _header_lines(head: bytes, start: int, max_count: int) -> list[bytes]:
-    """Return the lines after `start`, where CRLF stands at each end and no other control character anywhere."""
-    block = head[start:]
-    lines = block.split(b"\r\n")
+def _lines_of(head: bytes, max_headers: int) -> list[bytes]:
+    """Return the first line and the header lines, where CRLF stands at each end and no other control character anywhere."""
+    lines = head.split(b"\r\n")
     if lines.pop():
         raise Malformed("head_malformed", "the head does not end in CR LF")
-    if len(lines) > max_count:
+    if len(lines) > max_headers + 1:
         raise Malformed("head_too_large", "too many headers")
     # every CR and LF belongs to a counted CRLF, or there are more of them than that
-    if len(block) - len(block.translate(None, _CONTROLS)) != 2 * len(lines):
+    if len(head) - len(head.translate(None, _CONTROLS)) != 2 * len(lines):
         raise Malformed("head_malformed", "a control character, or a line not ended by CR LF")
     return lines
 
@@ -143,7 +154,8 @@ def parse_request(head: bytes, max_headers: int) -> Request:
 
     Raises Malformed with a reason that is answered 400 or 431.
     """
-    line = _REQUEST_LINE.match(head)
+    lines = _lines_of(head, max_headers)
+    line = _REQUEST_LINE.match(lines[0]) if lines else None
     if line is None:
         raise Malformed("head_malformed", "the request line is not `METHOD target HTTP/1.1`")
     method, target, major, minor = line.groups()
@@ -154,7 +166,8 @@ def parse_request(head: bytes, max_headers: int) -> Request:
     length: int | None = None
     is_chunked = keeps = has_host = False
     connection = upgrade = b""
-    for text in _header_lines(head, line.end(), max_headers):
+    del lines[0]
+    for text in lines:
         name, colon, value = text.partition(b":")
         value = value.strip(b" \t")
         headers.append((name, value))
@@ -243,42 +256,46 @@ def _to_origin_form(request: Request) -> None:
 
 def parse_response(head: bytes, max_headers: int) -> Response:
     """Return the answer whose head is given, up to the last header's CRLF (the empty line excluded). Raises Malformed."""
-    line = _STATUS_LINE.match(head)
-    if line is None:
-        raise Malformed("upstream_protocol", "status line")
-    response = Response(int(line[2]), line[3] or b"", [], closes=line[1] == b"0")
     try:
-        _read_headers(response, _header_lines(head, line.end(), max_headers))
+        lines = _lines_of(head, max_headers)
+        line = _STATUS_LINE.match(lines[0]) if lines else None
+        if line is None:
+            raise Malformed("upstream_protocol", "status line")
+        is_old = line[1] == b"0"
+        del lines[0]
+        response = Response(int(line[2]), line[3] or b"", lines, closes=is_old, passes_whole=not is_old)
+        _read_headers(response)
     except Malformed as error:
         raise Malformed("upstream_protocol", error.detail or error.reason) from error
     return response
 
 
-def _read_headers(response: Response, lines: list[bytes]) -> None:
-    headers = response.headers
+def _read_headers(response: Response) -> None:
     is_chunked = False
-    for text in lines:
+    for text in response.lines:
         name, colon, value = text.partition(b":")
-        value = value.strip(b" \t")
-        headers.append((name, value))
         kind = _kinds_seen.get(name)
         if kind is None or not colon:
             kind = _kind_of(name if colon else b"")
         if kind == _ORDINARY:
             continue
+        value = value.strip(b" \t")
         if kind == _LENGTH_OF_BODY:
             response.declared = _length_of(value, response.declared)
+        elif kind == _REQUEST_ID:
+            response.request_id = value
+        elif kind == _LOCATION:
+            response.location = value
         elif kind == _CODING:
             if is_chunked or value.lower() != b"chunked":
                 raise Malformed("upstream_protocol", "transfer coding")
             is_chunked = True
+            response.passes_whole = False
         elif kind == _CONNECTION:
-            options = [option.strip() for option in value.lower().split(b",")]
-            response.closes = response.closes or b"close" in options
-        elif kind == _LOCATION:
-            response.location = value
-        elif kind == _REQUEST_ID:
-            response.request_id = value
+            response.closes = response.closes or b"close" in [option.strip() for option in value.lower().split(b",")]
+            response.passes_whole = False
+        elif kind == _HOP:
+            response.passes_whole = False
     if is_chunked:
         if response.declared is not None:
             raise Malformed("upstream_protocol", "Transfer-Encoding beside Content-Length")

@@ -479,14 +479,15 @@ class Exchange:
                 self._partial = buffer
                 return
             try:
-                response = http1.parse_response(buffer[: end + 2], _MOST_RESPONSE_HEADERS)
+                head = buffer[: end + 2]
+                response = http1.parse_response(head, _MOST_RESPONSE_HEADERS)
             except http1.Malformed as error:
                 self._fault(_not_http(error.detail))
                 return
             buffer = buffer[end + 4 :]
             if response.status >= 200:
                 self._partial = b""
-                self._begin_answer(response, buffer)
+                self._begin_answer(response, head, buffer)
                 return
             if response.status == 101:
                 self._fault(_not_http("101 without an upgrade"))
@@ -506,7 +507,8 @@ class Exchange:
             headers = response_headers(response.headers, self.request_id)
             self.edge.transport.write(head_bytes(response.status, response.reason, headers))
 
-    def _begin_answer(self, response: http1.Response, rest: bytes) -> None:
+    def _begin_answer(self, response: http1.Response, head: bytes, rest: bytes) -> None:
+        """Answer the client with the provider's head; `rest` is what came after it."""
         settled = self.settled
         settled.first_byte_at = self.context.clock()
         settled.upstream_status = status = response.status
@@ -533,7 +535,10 @@ class Exchange:
         if self.closes:
             extra += _CLOSE
         self._answer_left = length
-        head = head_bytes(status, response.reason, response_headers(response.headers, self.request_id), extra)
+        if response.passes_whole:
+            head = b"%bX-Glottis-Request-Id: %b\r\n%b\r\n" % (head, self.request_id.encode("ascii"), extra)
+        else:
+            head = head_bytes(status, response.reason, response_headers(response.headers, self.request_id), extra)
         if status >= 400 and self._credential is not None:
             self._masker = Masker(self._credential)
             head = self._masker.whole(head)
