@@ -83,6 +83,7 @@ _USUAL = frozenset(
 """keys that are spelled as the documents do; others are looked at twice"""
 
 _VOICE_LITERALS = (b'"id"', b'"mode"', b'"embedding"')
+_VOICE_KEY_COLONS = tuple(re.compile(literal + rb"[ \t\r\n]*:") for literal in _VOICE_LITERALS)
 _VOICE_KEYS = frozenset(("id", "mode", "embedding"))
 
 
@@ -125,10 +126,18 @@ def facts_of_json(body: bytes | bytearray | memoryview, endpoint: Endpoint) -> F
                 if type(read) is not dict:
                     return NOT_JSON
                 voice = read.get(plan.voice) if plan.voice is not None else None
-                if type(voice) is not dict or all(count(literal) < 2 for literal in _VOICE_LITERALS):
+                if type(voice) is not dict or _is_each_key_once(body):
                     return _facts(read, plan)
     slow = _members(body, plan)
     return slow if isinstance(slow, Unjudgeable) else _facts(slow, plan)
+
+
+def _is_each_key_once(body: bytes) -> bool:
+    """Tell whether no key of a voice can stand there twice; `"mode":"id","id":…`, a value and a key, is the usual case."""
+    return all(
+        body.count(literal) < 2 or len(key.findall(body)) < 2
+        for literal, key in zip(_VOICE_LITERALS, _VOICE_KEY_COLONS, strict=True)
+    )
 
 
 def _members(body: bytes, plan: _Plan) -> dict[str, Any] | Unjudgeable:

@@ -7,7 +7,7 @@ Judging is `policy.decide`'s, framing is `gateway.http1`'s. Read next: `gateway.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -49,6 +49,8 @@ class Exchange:
     """A request under way on a client connection. See `gateway.edge.context.OpenExchange` for what the pod asks of it."""
 
     # Defaults on the class: most exchanges never set most of these, and each would cost at every birth.
+    _intake: "Intake"
+    """what happens with body bytes; a plain function, as a bound method would tie each exchange into a cycle"""
     is_request_done = False
     """the whole request body was taken from the client"""
     closes = False
@@ -94,7 +96,7 @@ class Exchange:
         self.settled = Settled(self.request_id, context.clock(), request.method)
         self._left = request.length
         self._held: list[bytes] = []
-        self._intake: Callable[[list[bytes], bool], None] = self._keep
+        self._intake = Exchange._keep
 
     # The request
 
@@ -150,7 +152,7 @@ class Exchange:
         if not self.is_request_done:
             self._expire_in(self.context.limits.body_idle_seconds)
         if pieces or self.is_request_done:
-            self._intake(pieces, self.is_request_done)
+            self._intake(self, pieces, self.is_request_done)
         return left_over
 
     def _judge(self) -> None:
@@ -174,19 +176,19 @@ class Exchange:
                 self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
                 return
             self._invite_body()
-            self._switch(self._hold_json)
+            self._switch(Exchange._hold_json)
         else:
             scan = self.head.scan
             self._form = FormReader(scan.content_type if scan is not None else None, need.endpoint)
             self._invite_body()
-            self._switch(self._read_form)
+            self._switch(Exchange._read_form)
 
     def _need_keys(self, need: NeedKeys) -> None:
         if self._have_keys_been_asked:
             self._refuse(Refusal("key_unknown"))
             return
         self._have_keys_been_asked = True
-        self._switch(self._keep)
+        self._switch(Exchange._keep)
         self.context.tasks.start("refresh keys for a request", self._refresh_keys(need))
 
     async def _refresh_keys(self, need: NeedKeys) -> None:
@@ -201,14 +203,14 @@ class Exchange:
             self._has_continued = True
             self.edge.transport.write(CONTINUE)
 
-    def _switch(self, intake: Callable[[list[bytes], bool], None]) -> None:
+    def _switch(self, intake: "Intake") -> None:
         """From now on the body goes to `intake`, beginning with what was held."""
         self._intake = intake
         held, self._held = self._held, []
         self._held_size = 0
         self.edge.flow.resume_reading()
         if held or self.is_request_done:
-            intake(held, self.is_request_done)
+            intake(self, held, self.is_request_done)
 
     # What becomes of the body
 
@@ -247,7 +249,7 @@ class Exchange:
             return
         self._hold(pieces)
         if self._facts is not None:
-            self._intake = self._keep_form
+            self._intake = Exchange._keep_form
             self._judge()
         elif self._held_size > self.context.limits.held_form_bytes:
             # The fields may stand behind a file: send on what cannot go anywhere else, and withhold the form's end.
@@ -314,7 +316,7 @@ class Exchange:
         if admit.route.endpoint.is_answered_here:
             self._admit = admit
             self._invite_body()
-            self._switch(self._hold_for_minting)
+            self._switch(Exchange._hold_for_minting)
             return
         self._go(admit)
 
@@ -347,7 +349,7 @@ class Exchange:
         self._dial(origin)
 
     def _dial(self, origin: Origin) -> None:
-        self._intake = self._keep if self._form is None else self._keep_form
+        self._intake = Exchange._keep if self._form is None else Exchange._keep_form
         self._expire_in(0)
         self.settled.dial_started_at = self.context.clock()
         self.context.tasks.start("dial for a request", self._dialled(origin))
@@ -398,7 +400,7 @@ class Exchange:
         held, self._held = self._held, []
         if not self._is_judged:
             self._held = [held.pop()]
-        self._intake = self._write_body if self._form is None else self._forward_form
+        self._intake = Exchange._write_body if self._form is None else Exchange._forward_form
         self._write_body(held, False)
         self.edge.flow.resume_reading()
         self._expire_in(self.context.limits.body_idle_seconds)
@@ -759,7 +761,7 @@ class Exchange:
     def _answer_here(self, status: int, answer: bytes, outcome: Outcome) -> None:
         """Write a whole answer of our own and end."""
         self.settled.status = status
-        self._intake = self._throw_away
+        self._intake = Exchange._throw_away
         self._held = []
         self._is_over = True
         if not self.is_request_done:
@@ -850,6 +852,10 @@ class Exchange:
 
     def _one_request(self) -> "_OneRequest":
         return _OneRequest(self)
+
+
+Intake: TypeAlias = Callable[[Exchange, list[bytes], bool], None]
+"""takes pieces of a request body, and whether they are its last"""
 
 
 class _OneRequest:
