@@ -2,7 +2,7 @@
 
 The cut depends on the text only, never on how it was fragmented: a decision looks at most LOOKAHEAD characters past a
 full stop, and waits until it has them or they can no longer change it. No I/O, no clock (delays are the caller's).
-The labelled corpus and the scores against a plain regex and UAX #29 are in tests/component/kokoro/test_chunker_corpus.py.
+The labelled corpus and the scores against a plain regex and UAX #29 are in tests/unit/kokoro/test_chunker_corpus.py.
 """
 
 import re

@@ -45,7 +45,11 @@ class Settings:
         host, port = _listen(environ.get("GLOTTIS_KOKORO_LISTEN") or "127.0.0.1:8080")
         key_file = environ.get("GLOTTIS_KOKORO_KEY_FILE")
         digest = _key_digest(Path(key_file)) if key_file else None
-        if digest is None and not _is_loopback(host):
+        # SageMaker's callers are authenticated by IAM, and its proxy can show a container no key.
+        behind = environ.get("GLOTTIS_KOKORO_BEHIND") or ""
+        if behind not in ("", "sagemaker"):
+            raise SettingsError(f"GLOTTIS_KOKORO_BEHIND is {behind!r}; write sagemaker, or leave it out.")
+        if digest is None and not behind and not _is_loopback(host):
             raise SettingsError(
                 f"GLOTTIS_KOKORO_LISTEN names {host}, which others can reach, but GLOTTIS_KOKORO_KEY_FILE is not set: "
                 "put a caller key of at least 16 characters into a file and name it there."

@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from kokoro_backend.audio import soften_edges
 from kokoro_backend.engine import FRAME_SAMPLES, SAMPLE_RATE, Segment, Utterance
+from kokoro_backend.markup import Pause, speech_parts
 from kokoro_backend.phonemes import Phonemizer, Unit, Word, split_units
 from kokoro_backend.scheduler import Job, Scheduler, Session, Stream
 from kokoro_backend.tasks import start_task
@@ -75,6 +78,11 @@ class Observer(Protocol):
     def narrated(self, figures: Figures, outcome: str) -> None:
         """Count `figures`; outcome: completed, cancelled or failed."""
         ...
+
+
+@dataclass
+class _Silence:
+    seconds: float
 
 
 @dataclass
@@ -143,7 +151,7 @@ class Speaker:
         """
         began = self._clock()
         figures = Figures()
-        plan: asyncio.Queue[_Planned | Mark | Exception | None] = asyncio.Queue(_UNITS_AHEAD)
+        plan: asyncio.Queue[_Planned | _Silence | Mark | Exception | None] = asyncio.Queue(_UNITS_AHEAD)
         planner = start_task(self._plan(narration, plan, figures), name="kokoro plan")
         running: Job | None = None
         position = 0.0
@@ -155,6 +163,10 @@ class Speaker:
                     raise planned
                 if isinstance(planned, Mark):
                     yield planned
+                    continue
+                if isinstance(planned, _Silence):
+                    yield Spoken(np.zeros(int(planned.seconds * SAMPLE_RATE), np.float32))
+                    position += planned.seconds
                     continue
                 running = planned.job
                 is_first = True
@@ -189,7 +201,7 @@ class Speaker:
             self._observer.narrated(figures, outcome)
 
     async def _plan(
-        self, narration: Narration, plan: "asyncio.Queue[_Planned | Mark | Exception | None]", figures: Figures
+        self, narration: Narration, plan: "asyncio.Queue[_Planned | _Silence | Mark | Exception | None]", figures: Figures
     ) -> None:
         """Pronounce and submit ahead of the audio, at most _UNITS_AHEAD units."""
         stream = Stream(narration.session)
@@ -201,13 +213,17 @@ class Speaker:
                     await plan.put(item)
                     continue
                 figures.characters += len(item)
-                for unit in await self.units(item, narration.manner):
-                    utterance = self._utterance(unit, narration.manner, is_urgent=is_first)
-                    figures.symbols += len(utterance.tokens)
-                    submitted = self._scheduler.submit(utterance, stream)
-                    is_first = False
-                    await plan.put(_Planned(unit, submitted))
-                    submitted = None
+                for part in speech_parts(item):
+                    if isinstance(part, Pause):
+                        await plan.put(_Silence(part.seconds))
+                        continue
+                    for unit in await self.units(part, narration.manner):
+                        utterance = self._utterance(unit, narration.manner, is_urgent=is_first)
+                        figures.symbols += len(utterance.tokens)
+                        submitted = self._scheduler.submit(utterance, stream)
+                        is_first = False
+                        await plan.put(_Planned(unit, submitted))
+                        submitted = None
             await plan.put(None)
         except asyncio.CancelledError:
             if submitted is not None:

@@ -99,3 +99,27 @@ def test_a_flush_is_answered_after_its_audio(client: Cartesia) -> None:
         kinds = [event.type for event in context.receive()]
     assert kinds.index("flush_done") == kinds.count("chunk")
     assert kinds[-1] == "done"
+
+
+def test_a_break_tag_is_silence_of_its_length(client: Cartesia) -> None:
+    with_break = speak(client, transcript='Hello.<break time="500ms"/> Hello.')
+    assert len(with_break) == 2 * HELLO_BYTES + 24000
+    assert with_break[HELLO_BYTES : HELLO_BYTES + 24000] == bytes(24000)
+
+
+def test_formats_of_telephony_have_one_byte_a_sample_at_8_khz(client: Cartesia) -> None:
+    for encoding in ("pcm_mulaw", "pcm_alaw"):
+        audio = speak(client, output_format={"container": "raw", "encoding": encoding, "sample_rate": 8000})
+        assert len(audio) == HELLO_BYTES // 6
+
+
+def test_mp3_is_streamed_and_its_tail_is_sent(client: Cartesia) -> None:
+    audio = speak(client, output_format={"container": "mp3", "sample_rate": 44100, "bit_rate": 128000})
+    # 0.4 s at 128 kbit/s is 6400 bytes; whole frames and the encoder's delay make it a little more, a lost tail less.
+    assert 6400 <= len(audio) <= 9000
+
+
+def test_speed_shortens_and_volume_does_not(client: Cartesia) -> None:
+    assert len(speak(client, speed="fast")) == HELLO_BYTES
+    assert len(speak(client, generation_config={"speed": 1.5})) == HELLO_BYTES // 2
+    assert len(speak(client, generation_config={"volume": 2.0})) == HELLO_BYTES
