@@ -117,7 +117,7 @@ def _mulaw(audio: FloatArray) -> bytes:
     """ITU-T G.711 mu-law, through its 14-bit form."""
     pcm = _s16(audio).astype(np.int32) >> 2
     sign = (pcm < 0).astype(np.int32) << 7
-    magnitude = np.minimum(np.abs(pcm), 8159) + 33
+    magnitude = np.minimum(np.abs(pcm), 8158) + 33
     exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 5
     mantissa = (magnitude >> (exponent + 1)) & 0x0F
     return bytes((~(sign | (exponent << 4) | mantissa) & 0xFF).astype(np.uint8).tobytes())

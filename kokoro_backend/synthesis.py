@@ -22,6 +22,8 @@ from kokoro_backend.tasks import start_task
 from kokoro_backend.voices import FloatArray, Voice, VoiceCatalogue
 
 _UNITS_AHEAD = 3
+_STRESS = "ˈˌ"
+"""Marks that the model gives frames to but nobody calls phonemes."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,8 @@ def timings(unit: Unit, durations: tuple[int, ...], position: float) -> tuple[tu
                 # Token 0 is the pad, so symbol i is token i + 1.
                 first = index + 1 if first is None else first
                 last = index + 1
-                phonemes.append(Timed(symbols[index], round(starts[index + 1], 3), round(starts[index + 2], 3)))
+                if symbols[index] not in _STRESS:
+                    phonemes.append(Timed(symbols[index], round(starts[index + 1], 3), round(starts[index + 2], 3)))
             index += 1
         if first is not None and last is not None and word.text:
             words.append(Timed(word.text, round(starts[first], 3), round(starts[last + 1], 3)))
