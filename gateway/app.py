@@ -36,6 +36,7 @@ from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
 from gateway.state.status import StatusTeller
 from gateway.tasks import Tasks
+from gateway.telemetry.logs import Fields
 from gateway.telemetry.metrics import METRICS
 from gateway.telemetry.publisher import Publisher
 from gateway.telemetry.recorder import Recorder
@@ -61,10 +62,11 @@ class CannotStart(Exception):
 
 
 class Gateway:
-    """One gateway process. `run` returns its exit status."""
+    """One gateway process. `run` returns its exit status. log: writes the line of an exchange."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log: Callable[[str, Fields], None]) -> None:
         self._settings = settings
+        self._log = log
         self._tasks = Tasks(lambda loop: METRICS.loop_faults.labels(loop).inc())
         self._store = SnapshotStore(settings.max_config_age_seconds, time.time)
         self._new_id = new_id_maker(time.time)
@@ -179,7 +181,7 @@ class Gateway:
             key_sets=key_sets,
             credentials=credentials,
             upstreams=Upstreams(pool, self._tasks, time.monotonic),
-            recorder=Recorder(sink, settings.pod, METRICS, transcript_key, sampling),
+            recorder=Recorder(sink, settings.pod, METRICS, transcript_key, sampling, self._log),
             clock=time.time,
             new_id=self._new_id,
             pod=settings.pod,

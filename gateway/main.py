@@ -24,7 +24,8 @@ _log = structlog.get_logger("gateway.main")
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status: 0 after a drain, 2 if it cannot start."""
     log_format = settings.log_format or ("console" if sys.stderr.isatty() else "json")
-    writer = logs.configure(log_format, logging.getLevelNamesMapping()[settings.log_level.upper()], sys.stderr.buffer)
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    writer = logs.configure(log_format, level, sys.stderr.buffer)
     METRICS.log_lines_dropped.set_function(lambda: writer.dropped)
     _log.info("starting", pod=settings.pod, version=version("glottis"))
     # What was imported lives as long as the process: a collection need not walk over it.
@@ -32,7 +33,7 @@ def run(settings: Settings) -> int:
     gc.freeze()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Gateway(settings).run())
+            return runner.run(Gateway(settings, logs.line_logger(writer, log_format, level)).run())
     except (CannotStart, ListenFailed, RingUnusable) as fault:
         _log.error("cannot start", why=str(fault))
         return _CANNOT_START_STATUS

@@ -8,7 +8,9 @@ Read next: `gateway.telemetry.recorder`, which observes most of them.
 from collections.abc import Collection
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from gateway.telemetry.counting import Counts, Durations
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _AUDIO = (0.02, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
@@ -25,29 +27,28 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._reasons: frozenset[str] = frozenset()
 
-        exchange = ("provider", "operation", "outcome")
-        self.exchanges = self._of(Counter, "exchanges", "Exchanges settled", exchange)
-        self.refusals = self._of(Counter, "refusals", "Refusals by their reason", ("reason",))
-        self.upstream_faults = self._of(Counter, "upstream_faults", "Faults on the way to a provider, by phase", ("phase",))
-        self.contexts = self._of(Counter, "contexts", "Contexts of multiplexed sockets settled", ("provider", "outcome"))
+        kind = ("provider", "operation")
+        self.exchanges = self._counts("exchanges", "Exchanges settled", (*kind, "outcome"))
+        self.refusals = self._counts("refusals", "Refusals by their reason", ("reason",))
+        self.upstream_faults = self._counts("upstream_faults", "Faults on the way to a provider, by phase", ("phase",))
+        self.contexts = self._counts("contexts", "Contexts of multiplexed sockets settled", ("provider", "outcome"))
+        self.usage = self._counts("usage", "Usage owed, by unit", ("provider", "unit"))
         self.open_exchanges = self._of(Gauge, "open_exchanges", "Exchanges in flight, sessions among them")
         self.sessions = self._of(Gauge, "sessions", "WebSocket sessions open")
-        self.exchange_seconds = self._histogram("exchange_seconds", "From head to end", ("provider", "operation"), _LONG)
-        self.first_byte_seconds = self._histogram(
-            "time_to_first_byte_seconds", "From the last request byte to the answer's first", ("provider", "operation"), _AUDIO
+        self.exchange_seconds = self._durations("exchange_seconds", "From head to end", kind, _LONG)
+        self.first_byte_seconds = self._durations(
+            "time_to_first_byte_seconds", "From the last request byte to the answer's first", kind, _AUDIO
         )
-        self.first_audio_seconds = self._histogram(
-            "time_to_first_audio_seconds", "From the last request byte to the first audio", ("provider", "operation"), _AUDIO
+        self.first_audio_seconds = self._durations(
+            "time_to_first_audio_seconds", "From the last request byte to the first audio", kind, _AUDIO
         )
-        self.audio_gap_seconds = self._histogram(
-            "largest_audio_gap_seconds", "Largest gap between two arrivals of audio, an exchange", ("provider",), _AUDIO
+        self.audio_gap_seconds = self._durations(
+            "largest_audio_gap_seconds", "Largest gap between two arrivals of audio, an exchange", kind, _AUDIO
         )
-        self.added_seconds = self._histogram(
-            "added_latency_seconds", "From the head's end to its departure, without dialling", ("operation",), _FAST
+        self.added_seconds = self._durations(
+            "added_latency_seconds", "From the head's end to its departure, without dialling", kind, _FAST
         )
-        self.dial_seconds = self._histogram("dial_seconds", "Resolving, connecting, TLS", ("provider",), _AUDIO)
-        self.usage = self._of(Counter, "usage", "Usage owed, by unit", ("provider", "unit"))
-        self.unmetered = self._of(Counter, "unmetered", "Exchanges whose usage could not be measured", ("operation",))
+        self.dial_seconds = self._durations("dial_seconds", "Resolving, connecting, TLS", kind, _AUDIO)
 
         self.spool_used_bytes = self._of(Gauge, "spool_used_bytes", "Bytes taken in the spool")
         self.spool_capacity_bytes = self._of(Gauge, "spool_capacity_bytes", "Bytes that the spool can hold")
@@ -60,7 +61,7 @@ class Metrics:
         self.config_revision = self._of(Gauge, "config_revision", "Revision of the configuration in force")
         self.config_age_seconds = self._of(Gauge, "config_age_seconds", "Since the configuration was last confirmed")
         self.config_refused = self._of(Counter, "config_refused", "Manifests refused", ("reason",))
-        self.config_apply_seconds = self._histogram("config_apply_seconds", "From a manifest to its swap", (), _LONG)
+        self.config_apply_seconds = self._durations("config_apply_seconds", "From a manifest to its swap", (), _LONG)
         self.key_set_age_seconds = self._of(Gauge, "key_set_age_seconds", "Age of the oldest key set")
         self.key_set_fetches = self._of(Counter, "key_set_fetches", "Key sets fetched", ("result",))
         self.bus_is_up = self._of(Gauge, "bus_up", "1 while NATS is connected")
@@ -78,8 +79,11 @@ class Metrics:
     def _of(self, kind: type[MetricT], name: str, text: str, labels: tuple[str, ...] = ()) -> MetricT:
         return kind("glottis_gateway_" + name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram("glottis_gateway_" + name, text, labels, buckets=buckets, registry=self.registry)
+    def _counts(self, name: str, text: str, labels: tuple[str, ...]) -> Counts:
+        return Counts("glottis_gateway_" + name, text, labels, self.registry)
+
+    def _durations(self, name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Durations:
+        return Durations("glottis_gateway_" + name, text, labels, bounds, self.registry)
 
 
 METRICS = Metrics()

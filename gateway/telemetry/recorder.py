@@ -7,14 +7,14 @@ counted. The transcript is hashed here and goes no further. Read next: `gateway.
 import hashlib
 import hmac
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from contracts.events import UsageEvent
 from contracts.secret import Secret
+from gateway.telemetry.logs import Fields
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.spans import context_span, spans_of
+from gateway.telemetry.spans import SpanMaker, context_span
 from gateway.telemetry.spool import Sink
 from gateway.telemetry.trace import context_of, is_sampled
 from policy.usage import Settled, SettledContext, Tally
@@ -25,11 +25,16 @@ _ANONYMOUS_SPANS_A_SECOND = 10
 """spans of exchanges that were refused before their workspace was known: a flood must not fill the spool"""
 
 
+def _log_line(event: str, fields: Fields) -> None:
+    _log.info(event, **fields)
+
+
 class Recorder:
     """The pod's recorder.
 
     transcript_key: workspace -> the key of its transcript hashes, None where it has none.
     sampling: workspace -> the share of exchanges whose spans are kept.
+    log: writes the line of an exchange: its event and its fields.
     """
 
     def __init__(
@@ -39,15 +44,17 @@ class Recorder:
         metrics: Metrics,
         transcript_key: Callable[[str], Secret | None],
         sampling: Callable[[str], float],
+        log: Callable[[str, Fields], None] | None = None,
     ) -> None:
         self._sink = sink
         self._pod = pod
+        self._spans = SpanMaker(pod)
         self._metrics = metrics
         self._transcript_key = transcript_key
         self._sampling = sampling
+        self._log = log or _log_line
         self._anonymous_second = 0
         self._anonymous_spans = 0
-        self._children: dict[tuple[object, ...], Any] = {}  # Any: children of counters and of histograms
 
     def admit(self, tally: Tally, now_ms: int) -> None:
         """Write down what was added to the tally, before the bytes that cost it leave."""
@@ -60,7 +67,7 @@ class Recorder:
         self._sink.offer_usage(event)
         if event.is_final:
             for unit, quantity in event.totals.items():
-                self._child(self._metrics.usage, event.to.provider, unit).inc(quantity)
+                self._metrics.usage.add(event.to.provider, unit, amount=quantity)
 
     def settle(self, settled: Settled) -> None:
         """End an exchange: its usage, its spans, metrics, one log line. To be called once."""
@@ -85,7 +92,7 @@ class Recorder:
         trace = context_of(settled.traceparent, settled.tracestate, settled.request_id)
         transcript_hash = self._hash(workspace, settled.transcript)
         if self._is_sampled(workspace, trace.trace_id, settled.ended_at):
-            self._sink.offer_spans(spans_of(settled, self._pod, trace, transcript_hash))
+            self._sink.offer_spans(self._spans.spans_of(settled, trace, transcript_hash))
         self._measure(settled)
         self._tell(settled, trace.trace_id)
 
@@ -97,13 +104,12 @@ class Recorder:
         if self._is_sampled(workspace, trace.trace_id, context.ended_at):
             transcript_hash = self._hash(workspace, context.transcript)
             self._sink.offer_spans(context_span(context, self._pod, trace, transcript_hash))
-        metrics = self._metrics
-        self._child(metrics.contexts, provider, context.outcome).inc()
+        metrics, operation = self._metrics, tally.to.operation
+        metrics.contexts.add(provider, context.outcome)
         if context.first_audio_at:
-            waited = max(context.first_audio_at - context.started_at, 0.0)
-            self._child(metrics.first_audio_seconds, provider, tally.to.operation).observe(waited)
+            metrics.first_audio_seconds.observe(context.first_audio_at - context.started_at, provider, operation)
         if context.largest_audio_gap:
-            self._child(metrics.audio_gap_seconds, provider).observe(context.largest_audio_gap)
+            metrics.audio_gap_seconds.observe(context.largest_audio_gap, provider, operation)
 
     def _hash(self, workspace: str, transcript: str) -> str:
         if not transcript or not workspace:
@@ -122,40 +128,31 @@ class Recorder:
         self._anonymous_spans += 1
         return self._anonymous_spans <= _ANONYMOUS_SPANS_A_SECOND
 
-    def _child(self, metric: Any, *labels: str) -> Any:  # Any: a counter's child or a histogram's, as the caller knows
-        # prometheus_client finds a child under a lock, after converting its labels; there are few, so they are kept here.
-        key = (metric, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return child
-
     def _measure(self, settled: Settled) -> None:
         metrics = self._metrics
         endpoint = settled.endpoint
         provider, operation = ("none", "none") if endpoint is None else (endpoint.provider, endpoint.operation)
-        self._child(metrics.exchanges, provider, operation, settled.outcome).inc()
-        self._child(metrics.exchange_seconds, provider, operation).observe(settled.ended_at - settled.started_at)
+        metrics.exchanges.add(provider, operation, settled.outcome)
+        metrics.exchange_seconds.observe(settled.ended_at - settled.started_at, provider, operation)
         if settled.outcome == "refused":
-            self._child(metrics.refusals, metrics.reason(settled.reason)).inc()
+            metrics.refusals.add(metrics.reason(settled.reason))
         if settled.fault_phase:
-            self._child(metrics.upstream_faults, settled.fault_phase).inc()
+            metrics.upstream_faults.add(settled.fault_phase)
+        dialling = settled.dialled_at - settled.dial_started_at if settled.dialled_at else 0.0
+        if dialling:
+            metrics.dial_seconds.observe(dialling, provider, operation)
         if settled.sent_at:
-            dialling = settled.dialled_at - settled.dial_started_at if settled.dialled_at else 0.0
-            added = max(settled.sent_at - settled.started_at - dialling, 0.0)
-            self._child(metrics.added_seconds, operation).observe(added)
-        if settled.dialled_at:
-            self._child(metrics.dial_seconds, provider).observe(settled.dialled_at - settled.dial_started_at)
-        asked = settled.request_ended_at
-        if asked and settled.first_byte_at:
-            self._child(metrics.first_byte_seconds, provider, operation).observe(max(settled.first_byte_at - asked, 0.0))
-        if asked and settled.first_audio_at:
-            self._child(metrics.first_audio_seconds, provider, operation).observe(max(settled.first_audio_at - asked, 0.0))
+            metrics.added_seconds.observe(settled.sent_at - settled.started_at - dialling, provider, operation)
+        if asked := settled.request_ended_at:
+            if settled.first_byte_at:
+                metrics.first_byte_seconds.observe(settled.first_byte_at - asked, provider, operation)
+            if settled.first_audio_at:
+                metrics.first_audio_seconds.observe(settled.first_audio_at - asked, provider, operation)
         if settled.largest_audio_gap:
-            self._child(metrics.audio_gap_seconds, provider).observe(settled.largest_audio_gap)
+            metrics.audio_gap_seconds.observe(settled.largest_audio_gap, provider, operation)
 
     def _tell(self, settled: Settled, trace_id: str) -> None:
-        fields: dict[str, str | int | float | bool] = {
+        fields: Fields = {
             "request_id": settled.request_id,
             "outcome": settled.outcome,
             "status": settled.status,
@@ -197,4 +194,4 @@ class Recorder:
             fields["closed_by"] = settled.closed_by
         if settled.traceparent:
             fields["trace_id"] = trace_id
-        _log.info("exchange settled", **fields)
+        self._log("exchange settled", fields)

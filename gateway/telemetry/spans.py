@@ -8,74 +8,150 @@ holds a text, a token or a credential. Read next: `gateway.telemetry.recorder`.
 from typing import TypeAlias
 
 from contracts.events import Span, SpanEvent
-from gateway.telemetry.trace import TraceContext, span_id
+from contracts.snapshot import Account
+from gateway.telemetry.trace import TraceContext, span_number
+from policy.route import Caller
 from policy.usage import Settled, SettledContext
 
 Attributes: TypeAlias = dict[str, str | int | float | bool]
 
-_INBOUND, _CREDENTIAL, _OUTBOUND, _CONTEXT = 0, 1, 2, 16
+_CREDENTIAL, _OUTBOUND, _CONTEXT = 1, 2, 16
+"""what tells the spans of one exchange apart; the inbound one is 0"""
 _GEN_AI_OPERATIONS = {"tts": "text_to_speech", "stt": "speech_to_text"}
 _FAILED = frozenset({"upstream_fault", "provider_error"})
+_COMMON_LIMIT = 4096
 
 
-def spans_of(settled: Settled, pod: str, trace: TraceContext, transcript_hash: str) -> SpanEvent:
-    """Return the span event of an exchange; transcript_hash: keyed, hexadecimal, empty if there is none."""
-    request_id = settled.request_id
-    inbound_id = span_id(request_id, _INBOUND)
-    path = settled.endpoint.path if settled.endpoint is not None else ""
-    spans = [
-        Span(
+class SpanMaker:
+    """Makes the spans of one pod's exchanges.
+
+    What the spans of a caller's exchanges have in common is kept: building it anew each time would cost more than all the
+    rest. Keyed by identity, and the objects are kept with it, so that an identity is not given to another meanwhile.
+    """
+
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
+        self._common: dict[tuple[int, int, str, str, str], tuple[Caller, Account, Attributes]] = {}
+
+    def spans_of(self, settled: Settled, trace: TraceContext, transcript_hash: str) -> SpanEvent:
+        """Return the span event of an exchange; transcript_hash: keyed, hexadecimal, empty if there is none."""
+        request_id, route = settled.request_id, settled.route
+        first_id = span_number(request_id)
+        inbound_id = f"{first_id:016x}"
+        path = settled.endpoint.path if settled.endpoint is not None else ""
+        name = f"{settled.method} {path}" if path else settled.method
+        began, ended = int(settled.started_at * 1e9), int(settled.ended_at * 1e9)
+        has_failed = settled.outcome in _FAILED
+        inbound = Span(
             span_id=inbound_id,
             parent_id=trace.parent_id,
-            name=f"{settled.method} {path}" if path else settled.method,
+            name=name,
             kind="server",
-            start_ns=_ns(settled.started_at),
-            end_ns=_ns(settled.ended_at),
-            is_error=settled.status >= 500 or settled.outcome in _FAILED,
-            attributes=_inbound(settled, transcript_hash),
+            start_ns=began,
+            end_ns=ended,
+            is_error=has_failed or settled.status >= 500,
+            attributes=self._inbound(settled, transcript_hash),
         )
-    ]
-    route = settled.route
-    if settled.credential_asked_at and route is not None:
-        spans.append(
-            Span(
-                span_id=span_id(request_id, _CREDENTIAL),
-                parent_id=inbound_id,
-                name="glottis.credential",
-                start_ns=_ns(settled.credential_asked_at),
-                end_ns=_ns(settled.credential_opened_at or settled.ended_at),
-                is_error=settled.fault_phase == "credential",
-                attributes={"glottis.account.id": route.account.id, "glottis.account.name": route.account.name},
+        spans: tuple[Span, ...] = (inbound,)
+        if settled.credential_asked_at and route is not None:
+            opened = settled.credential_opened_at
+            spans += (
+                Span(
+                    span_id=f"{first_id ^ _CREDENTIAL:016x}",
+                    parent_id=inbound_id,
+                    name="glottis.credential",
+                    start_ns=int(settled.credential_asked_at * 1e9),
+                    end_ns=int(opened * 1e9) if opened else ended,
+                    is_error=settled.fault_phase == "credential" or settled.reason == "credential_unavailable",
+                    attributes={"glottis.account.id": route.account.id, "glottis.account.name": route.account.name},
+                ),
             )
-        )
-    began = settled.dial_started_at or settled.sent_at
-    if began and route is not None:
-        spans.append(
-            Span(
-                span_id=span_id(request_id, _OUTBOUND),
-                parent_id=inbound_id,
-                name=f"websocket {path}" if settled.is_websocket else f"{settled.method} {path}",
-                kind="client",
-                start_ns=_ns(began),
-                end_ns=_ns(settled.ended_at),
-                is_error=settled.outcome in _FAILED or settled.upstream_status >= 400,
-                attributes=_outbound(settled, route.account.origin),
+        sent = settled.dial_started_at or settled.sent_at
+        if sent and route is not None:
+            spans += (
+                Span(
+                    span_id=f"{first_id ^ _OUTBOUND:016x}",
+                    parent_id=inbound_id,
+                    name=f"websocket {path}" if settled.is_websocket else name,
+                    kind="client",
+                    start_ns=int(sent * 1e9),
+                    end_ns=ended,
+                    is_error=has_failed or settled.upstream_status >= 400,
+                    attributes=_outbound(settled, route.account.origin),
+                ),
             )
+        return SpanEvent(
+            id=request_id,
+            workspace=settled.caller.workspace if settled.caller is not None else "",
+            pod=self._pod,
+            trace_id=trace.trace_id,
+            trace_state=trace.state,
+            spans=spans,
         )
-    return SpanEvent(
-        id=request_id,
-        workspace=settled.caller.workspace if settled.caller is not None else "",
-        pod=pod,
-        trace_id=trace.trace_id,
-        trace_state=trace.state,
-        spans=tuple(spans),
-    )
+
+    def _inbound(self, settled: Settled, transcript_hash: str) -> Attributes:
+        attributes: Attributes = {
+            "http.request.method": settled.method,
+            "http.response.status_code": settled.status,
+            "glottis.exchange": settled.request_id,
+            "glottis.outcome": settled.outcome,
+            "glottis.bytes_from_client": settled.bytes_from_client,
+            "glottis.bytes_to_client": settled.bytes_to_client,
+        }
+        attributes |= self._who_and_what(settled)
+        if settled.peer:
+            attributes["client.address"] = settled.peer
+        if settled.reason:
+            attributes["glottis.reason"] = settled.reason
+        if settled.outcome != "completed":
+            attributes["error.type"] = settled.reason or settled.outcome
+        if settled.voice:
+            attributes["glottis.voice"] = settled.voice
+        if settled.characters:
+            attributes["glottis.characters"] = settled.characters
+        if transcript_hash:
+            attributes["glottis.transcript.hmac"] = transcript_hash
+        if asked := settled.request_ended_at:
+            if settled.first_byte_at:
+                attributes["glottis.first_byte_seconds"] = round(settled.first_byte_at - asked, 6)
+            if settled.first_audio_at:
+                attributes["glottis.first_audio_seconds"] = round(settled.first_audio_at - asked, 6)
+        if settled.largest_audio_gap:
+            attributes["glottis.largest_audio_gap_seconds"] = round(settled.largest_audio_gap, 6)
+        if settled.is_websocket:
+            attributes["glottis.messages_from_client"] = settled.messages_from_client
+            attributes["glottis.messages_to_client"] = settled.messages_to_client
+            attributes["glottis.contexts"] = settled.contexts
+            _add(attributes, "glottis.contexts_refused", settled.contexts_refused)
+            _add(attributes, "glottis.close_code", settled.close_code)
+        if settled.closed_by:
+            attributes["glottis.closed_by"] = settled.closed_by
+        if settled.route is not None:
+            for name, value in settled.route.metadata:
+                attributes["glottis.metadata." + name] = value
+        if settled.tally is not None:
+            for unit, quantity in settled.tally.totals.items():
+                attributes["glottis.usage." + unit] = quantity
+        return attributes
+
+    def _who_and_what(self, settled: Settled) -> Attributes:
+        """Return the attributes that follow from caller, endpoint and route."""
+        caller, route, endpoint = settled.caller, settled.route, settled.endpoint
+        if caller is None or route is None or endpoint is None:
+            return _who_and_what(settled)
+        key = (id(caller), id(route.account), endpoint.id, route.model, route.attribution.team)
+        known = self._common.get(key)
+        if known is None:
+            if len(self._common) >= _COMMON_LIMIT:
+                self._common.clear()
+            known = self._common[key] = (caller, route.account, _who_and_what(settled))
+        return known[2]
 
 
 def context_span(context: SettledContext, pod: str, trace: TraceContext, transcript_hash: str) -> SpanEvent:
     """Return the span event of one context on a multiplexed socket: one client span under the session's outbound span."""
     session, key, to = context.session, context.tally.key, context.tally.to
-    number = int(key.rpartition(".")[2])
+    number, session_span = int(key.rpartition(".")[2]), span_number(session.request_id)
     attributes: Attributes = {
         "glottis.exchange": key,
         "glottis.session": session.request_id,
@@ -93,7 +169,8 @@ def context_span(context: SettledContext, pod: str, trace: TraceContext, transcr
     _add(attributes, "gen_ai.request.model", context.model or to.model)
     _add(attributes, "glottis.voice", context.voice)
     _add(attributes, "glottis.transcript.hmac", transcript_hash)
-    _add_seconds(attributes, "glottis.first_audio_seconds", context.started_at, context.first_audio_at)
+    if context.first_audio_at:
+        attributes["glottis.first_audio_seconds"] = round(context.first_audio_at - context.started_at, 6)
     _add(attributes, "glottis.largest_audio_gap_seconds", round(context.largest_audio_gap, 6))
     return SpanEvent(
         id=key,
@@ -103,12 +180,12 @@ def context_span(context: SettledContext, pod: str, trace: TraceContext, transcr
         trace_state=trace.state,
         spans=(
             Span(
-                span_id=span_id(session.request_id, _CONTEXT + number),
-                parent_id=span_id(session.request_id, _OUTBOUND),
+                span_id=f"{session_span ^ (_CONTEXT + number):016x}",
+                parent_id=f"{session_span ^ _OUTBOUND:016x}",
                 name="context",
                 kind="client",
-                start_ns=_ns(context.started_at),
-                end_ns=_ns(context.ended_at),
+                start_ns=int(context.started_at * 1e9),
+                end_ns=int(context.ended_at * 1e9),
                 is_error=context.outcome in _FAILED,
                 attributes=attributes,
             ),
@@ -116,19 +193,8 @@ def context_span(context: SettledContext, pod: str, trace: TraceContext, transcr
     )
 
 
-def _inbound(settled: Settled, transcript_hash: str) -> Attributes:
-    attributes: Attributes = {
-        "http.request.method": settled.method,
-        "http.response.status_code": settled.status,
-        "glottis.exchange": settled.request_id,
-        "glottis.outcome": settled.outcome,
-        "glottis.bytes_from_client": settled.bytes_from_client,
-        "glottis.bytes_to_client": settled.bytes_to_client,
-    }
-    _add(attributes, "client.address", settled.peer)
-    _add(attributes, "glottis.reason", settled.reason)
-    if settled.outcome != "completed":
-        attributes["error.type"] = settled.reason or settled.outcome
+def _who_and_what(settled: Settled) -> Attributes:
+    attributes: Attributes = {}
     if (endpoint := settled.endpoint) is not None:
         attributes["http.route"] = endpoint.path
         attributes["gen_ai.provider.name"] = endpoint.provider
@@ -147,24 +213,6 @@ def _inbound(settled: Settled, transcript_hash: str) -> Attributes:
         _add(attributes, "gen_ai.request.model", route.model)
         _add(attributes, "glottis.team.id", route.attribution.team)
         _add(attributes, "glottis.team.name", route.attribution.team_name)
-        for name, value in route.metadata:
-            attributes["glottis.metadata." + name] = value
-    _add(attributes, "glottis.voice", settled.voice)
-    _add(attributes, "glottis.characters", settled.characters)
-    _add(attributes, "glottis.transcript.hmac", transcript_hash)
-    _add_seconds(attributes, "glottis.first_byte_seconds", settled.request_ended_at, settled.first_byte_at)
-    _add_seconds(attributes, "glottis.first_audio_seconds", settled.request_ended_at, settled.first_audio_at)
-    _add(attributes, "glottis.largest_audio_gap_seconds", round(settled.largest_audio_gap, 6))
-    if settled.is_websocket:
-        attributes["glottis.messages_from_client"] = settled.messages_from_client
-        attributes["glottis.messages_to_client"] = settled.messages_to_client
-        attributes["glottis.contexts"] = settled.contexts
-        _add(attributes, "glottis.contexts_refused", settled.contexts_refused)
-        _add(attributes, "glottis.close_code", settled.close_code)
-    _add(attributes, "glottis.closed_by", settled.closed_by)
-    if settled.tally is not None:
-        for unit, quantity in settled.tally.totals.items():
-            attributes["glottis.usage." + unit] = quantity
     return attributes
 
 
@@ -175,22 +223,17 @@ def _outbound(settled: Settled, origin: str) -> Attributes:
         "glottis.anything_sent": settled.anything_sent,
         "glottis.connection_reused": not settled.dial_started_at,
     }
-    _add(attributes, "http.response.status_code", settled.upstream_status)
-    _add(attributes, "glottis.provider_request_id", settled.upstream_request_id)
-    _add(attributes, "glottis.fault_phase", settled.fault_phase)
-    _add_seconds(attributes, "glottis.dial_seconds", settled.dial_started_at, settled.dialled_at)
+    if settled.upstream_status:
+        attributes["http.response.status_code"] = settled.upstream_status
+    if settled.upstream_request_id:
+        attributes["glottis.provider_request_id"] = settled.upstream_request_id
+    if settled.fault_phase:
+        attributes["glottis.fault_phase"] = settled.fault_phase
+    if settled.dialled_at:
+        attributes["glottis.dial_seconds"] = round(settled.dialled_at - settled.dial_started_at, 6)
     return attributes
 
 
 def _add(attributes: Attributes, name: str, value: str | float) -> None:
     if value:
         attributes[name] = value
-
-
-def _add_seconds(attributes: Attributes, name: str, begin: float, end: float) -> None:
-    if begin and end:
-        attributes[name] = round(max(end - begin, 0.0), 6)
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 1e9)

@@ -31,9 +31,9 @@ def context_of(traceparent: bytes | None, tracestate: bytes, request_id: str) ->
     return TraceContext(request_id.replace("-", ""), "", "")
 
 
-def span_id(request_id: str, number: int) -> str:
-    """Return the id of an exchange's nth span: the id's random half, changed in its last bits."""
-    return f"{int(request_id[19:23] + request_id[24:36], 16) ^ number:016x}"
+def span_number(request_id: str) -> int:
+    """Return the id of an exchange's first span as a number: the random half of its id. Others change its last bits."""
+    return int(request_id[19:23] + request_id[24:36], 16)
 
 
 def is_sampled(trace_id: str, share: float) -> bool:

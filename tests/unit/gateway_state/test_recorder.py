@@ -217,8 +217,30 @@ def test_a_reason_outside_the_table_is_no_label(recorder: Recorder, metrics: Met
 def test_added_latency_leaves_dialling_out(recorder: Recorder, metrics: Metrics) -> None:
     recorder.settle(completed())
 
-    added = metrics.registry.get_sample_value("glottis_gateway_added_latency_seconds_sum", {"operation": "tts"})
+    added = metrics.registry.get_sample_value(
+        "glottis_gateway_added_latency_seconds_sum", {"provider": "cartesia", "operation": "tts"}
+    )
     assert added == pytest.approx(0.003)
+
+
+def test_a_histogram_counts_into_every_bucket_above(recorder: Recorder, metrics: Metrics) -> None:
+    recorder.settle(completed())
+
+    labels = {"provider": "cartesia", "operation": "tts"}
+    name = "glottis_gateway_time_to_first_audio_seconds"
+    assert metrics.registry.get_sample_value(name + "_bucket", labels | {"le": "0.1"}) == 0
+    assert metrics.registry.get_sample_value(name + "_bucket", labels | {"le": "0.15"}) == 1
+    assert metrics.registry.get_sample_value(name + "_bucket", labels | {"le": "+Inf"}) == 1
+    assert metrics.registry.get_sample_value(name + "_count", labels) == 1
+
+
+def test_a_clock_that_was_set_back_does_not_break_a_histogram(recorder: Recorder, metrics: Metrics) -> None:
+    recorder.settle(completed(ended_at=99.0))
+
+    total = metrics.registry.get_sample_value(
+        "glottis_gateway_exchange_seconds_sum", {"provider": "cartesia", "operation": "tts"}
+    )
+    assert total == 0
 
 
 def test_spans_are_sampled_and_usage_never_is(kept: Kept, metrics: Metrics) -> None:
