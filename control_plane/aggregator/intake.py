@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic
 
-import nats.errors
 import structlog
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from nats.aio.msg import Msg
@@ -116,7 +115,7 @@ class Intake(Generic[E]):
                 break
             try:
                 messages += await subscription.fetch(_MESSAGES_A_FETCH, timeout=wait)
-            except nats.errors.TimeoutError:
+            except TimeoutError:  # also the one of nats-py
                 break
             deadline = deadline or time.monotonic() + self._settings.linger_seconds
         return messages

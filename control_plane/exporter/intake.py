@@ -6,7 +6,6 @@ nobody else's. What is held is bounded by `lanes`. Delivery is at least once: a 
 
 import asyncio
 
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js.client import JetStreamContext
@@ -107,7 +106,7 @@ class Intake:
         while not self._draining.is_set():
             try:
                 messages = await subscription.fetch(_MESSAGES_A_FETCH, timeout=_IDLE_SECONDS)
-            except nats.errors.TimeoutError:
+            except TimeoutError:  # also the one of nats-py
                 continue
             for message in messages:
                 self._take(message)

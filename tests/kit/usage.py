@@ -173,7 +173,7 @@ async def running(worker: Worker) -> AsyncIterator[Worker]:
         await asyncio.to_thread(worker.child.stop)
 
 
-async def until(is_so: Callable[[], Awaitable[bool]], what: str, deadline_seconds: float = 30.0) -> None:
+async def until(is_so: Callable[[], Awaitable[bool]], what: str, deadline_seconds: float = 60.0) -> None:
     """Return once the fact holds; fail, saying what was waited for, at the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while not await is_so():
@@ -181,7 +181,7 @@ async def until(is_so: Callable[[], Awaitable[bool]], what: str, deadline_second
         await asyncio.sleep(0.05)
 
 
-async def all_usage_acknowledged(bus: TestBus, deadline_seconds: float = 30.0) -> None:
+async def all_usage_acknowledged(bus: TestBus, deadline_seconds: float = 60.0) -> None:
     """Wait until every message of the usage stream has been acknowledged."""
 
     async def is_so() -> bool:
