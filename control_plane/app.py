@@ -34,6 +34,8 @@ from control_plane.kit.unit import Units
 from control_plane.people import api as people
 from control_plane.publish import BusSettings, Publisher
 from control_plane.publish.publisher import Metrics, PublisherSettings
+from control_plane.reports.api import router_of as reports_router_of
+from control_plane.reports.service import Reports
 from control_plane.settings import Settings
 from control_plane.tokens import api as tokens
 from control_plane.tokens import service as token_service
@@ -66,6 +68,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
         return contracts.ids.uuid7(round(clock() * 1000), secrets.randbits(80))
 
     units = Units(database, clock, new_id)
+    reports = Reports(settings.clickhouse)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -82,6 +85,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
         finally:
             for task in background:
                 await stop_task(task)
+            await reports.close()
             await database.close()
 
     app = FastAPI(
@@ -101,6 +105,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.state.authenticate = _authenticator(app, units, vault)
     for module in (workspaces, people, accounts, catalog, access, tokens, audit):
         app.include_router(module.router, prefix="/api/v1")
+    app.include_router(reports_router_of(reports), prefix="/api/v1")
     app.include_router(tokens.well_known)
     _add_operations(app, database, publisher, registry)
     _add_problem_answers(app)

@@ -10,7 +10,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from contracts.secret import Secret
+from control_plane.clickhouse.connection import ClickHouse
 from control_plane.vault import KeyFileError, read_keys
+from control_plane.worker.environment import SettingsError as WorkerSettingsError
 
 
 class SettingsError(ValueError):
@@ -35,9 +37,7 @@ class Settings:
     nats_ca_file: str | None
     owner_secret_file: Path | None
     allowed_origins: tuple[str, ...]
-    clickhouse_url: str | None
-    clickhouse_user: str
-    clickhouse_password: Secret | None
+    clickhouse: ClickHouse | None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
@@ -61,9 +61,7 @@ class Settings:
             allowed_origins=tuple(
                 part.strip() for part in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if part.strip()
             ),
-            clickhouse_url=environ.get("GLOTTIS_CLICKHOUSE_URL") or None,
-            clickhouse_user=environ.get("GLOTTIS_CLICKHOUSE_USER", "default"),
-            clickhouse_password=_secret_file(environ, "GLOTTIS_CLICKHOUSE_PASSWORD_FILE"),
+            clickhouse=_clickhouse(environ),
         )
 
     def owner_secret(self) -> Secret | None:
@@ -84,6 +82,13 @@ def address_of(environ: Mapping[str, str], name: str, default: str) -> tuple[str
     if not separator or not port.isdigit() or int(port) > 65535:
         raise SettingsError(f"{name} is {text!r}; write host:port, for example {default}.")
     return host.strip("[]"), int(port)
+
+
+def _clickhouse(environ: Mapping[str, str]) -> ClickHouse | None:
+    try:
+        return ClickHouse.from_env(environ)
+    except WorkerSettingsError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _public_url(environ: Mapping[str, str]) -> str:

@@ -4,20 +4,25 @@ Each statement is bounded in time, memory and rows. Knows no HTTP. Read next: `a
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import structlog
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from urllib3.exceptions import HTTPError
 
+from control_plane.clickhouse import jobs
 from control_plane.clickhouse.connection import ClickHouse, error_code
+from control_plane.clickhouse.jobs import Job
 from control_plane.reports.question import LARGEST_ANSWER, Question, QuestionRefused
 from control_plane.reports.report import Report, report
 from control_plane.reports.spans import MOST_GROUPS, SpanQuestion, span_of, summary_of
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 _LONGEST_SECONDS = 20
 _LIMITS = {"max_execution_time": _LONGEST_SECONDS, "max_memory_usage": 2_000_000_000}
@@ -57,10 +62,22 @@ class Reports:
             raise QuestionRefused("by", "The answer is too large. Ask for a shorter time or fewer dimensions.")
         return summary_of(rows, by, is_bucketed=bool(bucket))
 
+    async def ask_job(self, job: Job) -> None:
+        """Write a job for the aggregators to do. Raises ReportsUnavailable."""
+        await self._with_client(lambda client: jobs.write(client, job, time.time_ns(), state="asked"))
+
+    async def jobs(self, workspace: str, job_id: str = "") -> list[Job]:
+        """Return a workspace's jobs, the newest first; job_id: only this one. Raises ReportsUnavailable."""
+        return await self._with_client(lambda client: jobs.jobs_of(client, workspace, job_id))
+
     async def rows(self, statement: str, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows of a statement (Any: whatever was selected). Raises QuestionRefused, ReportsUnavailable."""
-        async with self._turns:
-            return await asyncio.to_thread(self._rows, statement, parameters)
+
+        def ask(client: Client) -> Sequence[Sequence[Any]]:
+            rows: Sequence[Sequence[Any]] = client.query(statement, parameters=parameters, settings=_LIMITS).result_rows
+            return rows
+
+        return await self._with_client(ask)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -68,14 +85,17 @@ class Reports:
         if client is not None:
             await asyncio.to_thread(client.close)
 
-    def _rows(self, statement: str, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    async def _with_client(self, work: Callable[[Client], T]) -> T:
+        async with self._turns:
+            return await asyncio.to_thread(self._translated, work)
+
+    def _translated(self, work: Callable[[Client], T]) -> T:
         if self._clickhouse is None:
             raise ReportsUnavailable("ClickHouse is not configured")
         try:
-            client = self._client
-            if client is None:
-                client = self._client = self._clickhouse.open(timeout_seconds=_LONGEST_SECONDS + 5)
-            rows: Sequence[Sequence[Any]] = client.query(statement, parameters=parameters, settings=_LIMITS).result_rows
+            if self._client is None:
+                self._client = self._clickhouse.open(timeout_seconds=_LONGEST_SECONDS + 5)
+            return work(self._client)
         except (ClickHouseError, HTTPError, OSError) as error:
             code = error_code(error) if isinstance(error, ClickHouseError) else None
             if code in _TOO_MUCH:
@@ -84,4 +104,3 @@ class Reports:
                 raise
             _log.warning("report failed", error=type(error).__name__, code=code)
             raise ReportsUnavailable("ClickHouse does not answer") from error
-        return rows
