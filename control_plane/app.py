@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 _LARGEST_BODY_BYTES = 64 * 1024 * 1024
 _HOUSEKEEPING_SECONDS = 2.0
-_SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0001"
 """the migration that this code needs (a test compares it with the newest one)"""
 
 
@@ -154,7 +154,7 @@ def _add_operations(app: FastAPI, database: Database, publisher: Publisher, regi
                 revision = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one()
         except Problem:
             return JSONResponse({"status": "not ready", "reason": "database_unavailable"}, 503)
-        if revision < _SCHEMA_REVISION:
+        if revision < SCHEMA_REVISION:
             return JSONResponse({"status": "not ready", "reason": "database_not_migrated"}, 503)
         return JSONResponse(
             {

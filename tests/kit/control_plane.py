@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
+import pytest
 import pytest_asyncio
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -32,12 +34,12 @@ from contracts.snapshot import Snapshot, snapshot_of
 from contracts.subjects import CONFIG_BUCKET, MANIFEST_KEY, PRICES_KEY, REVOCATIONS_BUCKET, chunk_key
 from control_plane.app import create_app
 from control_plane.settings import Settings
+from glottis.embedded.postgres import APPLICATION_ROLE, OWNER_ROLE, SUPERUSER, Postgres, create_database, ensure_role
 from migrations.postgres import upgrade
 from tests.kit.processes import free_port
-from tests.kit.services import NatsAccount, PostgresDatabase
+from tests.kit.services import PASSWORD, NatsAccount, PostgresDatabase
 
 OWNER_SECRET = "a-first-owner-secret"
-APPLICATION_ROLE = "glottis_app"
 DEADLINE_SECONDS = 10.0
 
 
@@ -147,18 +149,54 @@ async def bootstrap(url: str, workspace: str = "acme", secret: str = OWNER_SECRE
         return token
 
 
+@pytest.fixture(scope="session")
+def migrated_template(postgres: Postgres) -> str:
+    """The name of a database at this release's schema, to copy from: migrating for each test would cost seconds."""
+    name = f"template_{secrets.token_hex(6)}"
+
+    async def make() -> None:
+        admin = await asyncpg.connect(postgres.url(SUPERUSER, PASSWORD, "postgres"))
+        try:
+            for role in (OWNER_ROLE, APPLICATION_ROLE):
+                await ensure_role(admin, role, PASSWORD)
+            await create_database(admin, name)
+        finally:
+            await admin.close()
+        await upgrade(postgres.url(OWNER_ROLE, PASSWORD, name), APPLICATION_ROLE)
+
+    asyncio.run(make())
+    return name
+
+
+@pytest_asyncio.fixture
+async def migrated_database(postgres: Postgres, migrated_template: str) -> AsyncIterator[PostgresDatabase]:
+    """A database of this test's own, at this release's schema."""
+    name = f"test_{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(postgres.url(SUPERUSER, PASSWORD, "postgres"))
+    try:
+        await create_database(admin, name, migrated_template)
+        yield PostgresDatabase(
+            name=name,
+            url=postgres.url(APPLICATION_ROLE, PASSWORD, name),
+            owner_url=postgres.url(OWNER_ROLE, PASSWORD, name),
+            superuser_url=postgres.url(SUPERUSER, PASSWORD, name),
+        )
+    finally:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await admin.close()
+
+
 @pytest_asyncio.fixture
 async def control_plane(
-    postgres_database: PostgresDatabase, nats_account: NatsAccount, tmp_path: Path
+    migrated_database: PostgresDatabase, nats_account: NatsAccount, tmp_path: Path
 ) -> AsyncIterator[RunningControlPlane]:
     """A control plane with one workspace, `acme`, and its owner, `ada`."""
-    await upgrade(postgres_database.owner_url, APPLICATION_ROLE)
     port = free_port()
-    settings, fleet = make_settings(tmp_path, postgres_database, nats_account, port)
+    settings, fleet = make_settings(tmp_path, migrated_database, nats_account, port)
     async with serving(settings) as app:
         url = f"http://127.0.0.1:{port}"
         token = await bootstrap(url)
-        yield RunningControlPlane(url, token, "acme", settings, fleet, postgres_database, nats_account, app)
+        yield RunningControlPlane(url, token, "acme", settings, fleet, migrated_database, nats_account, app)
 
 
 async def second_workspace(running: RunningControlPlane, workspace: str) -> RunningControlPlane:

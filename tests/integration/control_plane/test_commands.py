@@ -27,9 +27,7 @@ accounts:
 """
 
 
-async def run(
-    running: RunningControlPlane, *arguments: str, folder: Path, environ: Mapping[str, str] | None = None
-) -> tuple[int, str, str]:
+async def run(running: RunningControlPlane, *arguments: str, folder: Path) -> tuple[int, str, str]:
     """Run a command as a person would, in a folder; return status, standard output and standard error."""
     environment = {
         "PATH": "/usr/bin:/bin",
