@@ -30,6 +30,7 @@ from policy.route import Route
 from policy.scan import cartesia_version
 from policy.session import FORWARD, Session, SessionLimits
 from policy.usage import ClosedBy, Settled
+from policy.world import World
 
 _log = structlog.get_logger("gateway.edge")
 
@@ -77,6 +78,7 @@ class Relay(asyncio.Protocol):
         "_is_upstream_full",
         "_key",
         "_opening",
+        "_seen",
         "_session",
         "_settled",
         "_ticks",
@@ -111,6 +113,7 @@ class Relay(asyncio.Protocol):
         self._is_client_lost = False
         self._is_over = False
         self._ticks = 0
+        self._seen: tuple[World, int] | None = None
 
     def start(self) -> None:
         """Begin the handshake with the provider."""
@@ -242,11 +245,17 @@ class Relay(asyncio.Protocol):
             self._refuse(Refusal("credential_unavailable"))
             return
         transport, reader, answer = await self._ask(route, credential)
-        if answer.response.status == 101:
-            self._accept(decision, credential, transport, reader, answer)
-        else:
+        if answer.response.status != 101:
             transport.abort()
             self._relay_refusal(answer, credential)
+            return
+        # The world may have changed while the provider was asked.
+        verdict = self._judge(route, Facts(), self._clock())
+        if isinstance(verdict, Refusal):
+            transport.abort()
+            self._refuse(verdict)
+            return
+        self._accept(decision, credential, transport, reader, answer)
 
     def _credential_of(self, route: Route) -> Secret | None:
         settled = self._settled
@@ -549,8 +558,11 @@ class Relay(asyncio.Protocol):
         transport.abort()
 
     def world_changed(self, now: float) -> None:
-        """Judge again what was admitted; see OpenExchange."""
-        if self._session is not None:
+        """Judge again what was admitted, if anything did change; see OpenExchange. Expiry is seen by the ticks."""
+        world = self._context.world()
+        seen = (world, world.revocations.version)
+        if self._session is not None and seen != self._seen:
+            self._seen = seen
             self._run(self._session.world_changed(now))
 
     def drain(self, now: float) -> None:

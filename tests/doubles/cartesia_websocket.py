@@ -241,6 +241,8 @@ class SocketsDouble:
     extra_101: bytes = b"X-Request-ID: upstream-1\r\n"
     along: bytes = b""
     """sent in the same write as the 101"""
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    """what a script of a test waits for"""
     script: str = ""
     """for requests that name none; empty: by path"""
 
