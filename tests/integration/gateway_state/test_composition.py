@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import cartesia
 import httpx
-import msgspec
 import pytest
 import pytest_asyncio
 
 from contracts import codec, subjects
-from contracts.events import PodStatus, UsageEvent, span_events
+from contracts.events import PodStatus, span_events
 from contracts.revocations import Revocation
-from contracts.secret import Secret
-from contracts.snapshot import Snapshot
 from glottis.embedded.nats import Nats
 from tests.doubles.cartesia import WAV, CartesiaDouble
 from tests.doubles.cartesia_websocket import sockets_double
-from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, at_revision, usage_on_stream
-from tests.kit.gateway import GatewayProcess, gateway_command, gateway_process
-from tests.kit.identities import jwks, own_token, signing_key, voice_workspace
+from tests.kit.configuration import ADMIN_PERMISSIONS, at_revision
+from tests.kit.gateway import CREDENTIAL, Fed, fed, gateway_command, gateway_process, sdk, speak, token
+from tests.kit.identities import jwks, signing_key
 from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
 from tests.kit.waiting import until
 
-CREDENTIAL = "sk_car_real_0123456789abcdef"
 GATEWAY_YAML = """
 version: 1
 workspace: {{id: w1}}
@@ -49,67 +42,6 @@ accounts:
 """
 
 
-def token(**changes: object) -> str:
-    now = int(time.time())
-    return own_token(**({"iat": now - 60, "exp": now + 600} | changes))
-
-
-def workspace_at(origin: str, control_plane: ControlPlane) -> Snapshot:
-    """The test workspace with every account at this origin."""
-    base = voice_workspace()
-    accounts = tuple(
-        control_plane.with_credential(msgspec.structs.replace(account, origin=origin), Secret(CREDENTIAL))
-        for account in base.accounts
-    )
-    return at_revision(base, 1, accounts=accounts)
-
-
-@dataclass
-class Fed:
-    """A gateway fed by NATS, its control plane, and the variables that start it."""
-
-    gateway: GatewayProcess
-    control_plane: ControlPlane
-    account: NatsAccount
-    snapshot: Snapshot
-    spool: Path
-
-    async def ready(self) -> None:
-        await self.gateway.child.until(self.gateway.is_ready)
-
-    async def usage(self, count: int) -> list[UsageEvent]:
-        """Wait until the stream holds so many usage events; return all, each once."""
-        events: dict[str, UsageEvent] = {}
-        async with asyncio.timeout(20):
-            while len(events) < count:
-                await asyncio.sleep(0.05)
-                events = {event.id: event for event in await usage_on_stream(self.control_plane.client)}
-        return list(events.values())
-
-
-@asynccontextmanager
-async def fed(account: NatsAccount, folder: Path, origin: str) -> AsyncIterator[Fed]:
-    control_plane = ControlPlane(await account.connect())
-    await control_plane.prepare()
-    snapshot = workspace_at(origin, control_plane)
-    await control_plane.publish(snapshot)
-    seed = folder / "seed"
-    seed.write_bytes(account.seeds["gateway"].reveal())
-    variables = control_plane.key_files(folder) | {
-        "GLOTTIS_NATS_URL": account.url,
-        "GLOTTIS_NATS_SEED_FILE": str(seed),
-        "GLOTTIS_GATEWAY_SPOOL_DIR": str(folder / "spool"),
-        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(1024 * 1024),
-        "GLOTTIS_GATEWAY_STATE_DIR": str(folder / "state"),
-        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": origin,
-    }
-    with gateway_process(folder, variables) as gateway:
-        running = Fed(gateway, control_plane, account, snapshot, folder / "spool")
-        await running.ready()
-        yield running
-    await control_plane.client.close()
-
-
 @pytest_asyncio.fixture
 async def provider() -> AsyncIterator[CartesiaDouble]:
     async with CartesiaDouble() as double:
@@ -120,21 +52,6 @@ async def provider() -> AsyncIterator[CartesiaDouble]:
 async def pod(nats_account: NatsAccount, provider: CartesiaDouble, tmp_path: Path) -> AsyncIterator[Fed]:
     async with fed(nats_account, tmp_path, provider.origin) as running:
         yield running
-
-
-def sdk(gateway: GatewayProcess, key: str | None = None) -> cartesia.AsyncCartesia:
-    return cartesia.AsyncCartesia(base_url=gateway.url + "/cartesia", api_key=key or token(), max_retries=0)
-
-
-async def speak(gateway: GatewayProcess, text: str = "Hello.", key: str | None = None) -> bytes:
-    async with sdk(gateway, key) as client:
-        answer = await client.tts.generate(
-            model_id="sonic-turbo",
-            transcript=text,
-            voice={"mode": "id", "id": "v1"},
-            output_format={"container": "wav", "encoding": "pcm_s16le", "sample_rate": 24000},
-        )
-        return await answer.read()
 
 
 async def refused_within_a_second(call: Callable[[], Awaitable[object]]) -> cartesia.APIStatusError:
