@@ -47,6 +47,8 @@ class Request:
     headers: list[Header]
     length: int = 0
     """of the body in bytes, or CHUNKED"""
+    framing: bytes = b""
+    """the header line that says so, as received, with its end; empty if there is none"""
     host: bytes = b""
     """as received, with its port"""
     closes: bool = False
@@ -185,7 +187,9 @@ def parse_request(head: bytes, max_headers: int) -> Request:
             connection = connection + b"," + value if connection else value
         elif kind == _LENGTH_OF_BODY:
             length = _length_of(value, length)
+            request.framing = text + b"\r\n"
         elif kind == _CODING:
+            request.framing = text + b"\r\n"
             if is_chunked or value.lower() != b"chunked":
                 raise Malformed("head_malformed", "Transfer-Encoding is not `chunked`")
             is_chunked = True
@@ -225,21 +229,22 @@ _LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _UNKNOWN: Final = -9
 
 
-def without_length(head: bytes) -> tuple[bytes, int]:
-    """Return a head without its Content-Length line, and the length that stood there.
+def without_length(head: bytes) -> tuple[bytes, bytes, int]:
+    """Return a head with the digits of its Content-Length cut out, that header's line, and the length that stood there.
 
-    0 if there is no such line; negative if it is not one that can be cut out with certainty. Tells nothing about whether
-    the head is acceptable: the caller compares the result with that of a head that was.
+    No line and 0 if there is none; a negative length if it is not one that can be cut out with certainty. Tells nothing
+    about whether the head is acceptable: the caller compares the first result with that of a head that was.
     """
-    for line in _LENGTH_LINES:
-        at = head.find(line)
+    for start in _LENGTH_LINES:
+        at = head.find(start)
         if at >= 0:
-            end = head.find(b"\r\n", at + 18)
-            digits = head[at + 18 : end]
+            value = at + len(start)
+            end = head.find(b"\r\n", value)
+            digits = head[value:end]
             if digits.isdigit() and len(digits) <= 18:
-                return head[:at] + head[end:], int(digits)
-            return head, _UNKNOWN
-    return head, 0
+                return head[:value] + head[end:], head[at + 2 : end + 2], int(digits)
+            return head, b"", _UNKNOWN
+    return head, b"", 0
 
 
 def _to_origin_form(request: Request) -> None:

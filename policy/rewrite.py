@@ -16,10 +16,14 @@ _REQUEST_ID = b"X-Glottis-Request-Id"
 def request_head(route: Route, method: str, host: bytes, credential: Secret, framing: bytes) -> bytes:
     """Return the whole upstream head, ready to send, its empty line included.
 
-    host: the account's `Host` value. framing: the lines that frame the body (`Content-Length: 3\\r\\n`,
-    `Transfer-Encoding: chunked\\r\\n`), or empty. The result holds the credential: it is sent and never kept.
+    host: the account's `Host` value. framing: the line that frames the body (`Content-Length: 3\\r\\n`,
+    `Transfer-Encoding: chunked\\r\\n`), or empty; it is put where the caller's stood. The result holds the credential: it is
+    sent and never kept.
     """
-    block = route.header_block
+    block = route.header_block + b"\r\n" if route.header_block else b""
+    if framing and (at := route.framing_at) >= 0:
+        block = b"%b%b%b" % (block[:at], framing, block[at:])
+        framing = b""
     scheme = b"Authorization: Bearer " if route.account.credential_scheme == "bearer" else b"X-API-Key: "
     return b"".join(
         (
@@ -31,7 +35,6 @@ def request_head(route: Route, method: str, host: bytes, credential: Secret, fra
             b"\r\n",
             _UPGRADE if route.endpoint.is_websocket else b"",
             block,
-            b"\r\n" if block else b"",
             scheme,
             credential.reveal(),
             b"\r\n",

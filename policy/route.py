@@ -73,6 +73,8 @@ class Route:
     header_block: bytes
     """headers to send upstream, rendered, in order and case as received, without the last line's end, and without Host,
     credential and hop-by-hop ones"""
+    framing_at: int = -1
+    """offset into the block, each of its lines ended, where the caller's framing header stood; negative: it had none"""
     pin: str | None = None
     """name of the account that the path pins"""
     subprotocol: bytes | None = None

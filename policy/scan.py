@@ -35,6 +35,10 @@ class Scan:
     """headers for upstream, rendered, without the last line's end; trace headers are not in it"""
     traced_block: bytes
     """the same with the caller's trace headers in their places"""
+    framing_at: int
+    """offset into `header_block`, each of its lines ended, where the caller's framing header stood; negative: it had none"""
+    traced_framing_at: int
+    """the same for `traced_block`"""
     token: bytes | None
     """the one caller token presented"""
     digest: bytes | None
@@ -67,6 +71,7 @@ _TRACE: Final = 10
 _EXPECT: Final = 11
 _VERSION: Final = 12
 _MODEL: Final = 13
+_FRAMES: Final = 14
 
 _HOP_BY_HOP = (  # RFC 9110 §7.6.1, and the ones of RFC 2616 §13.5.1 that are still sent
     b"keep-alive",
@@ -80,7 +85,6 @@ _HOP_BY_HOP = (  # RFC 9110 §7.6.1, and the ones of RFC 2616 §13.5.1 that are 
 )
 _DROPPED = (
     b"host",
-    b"content-length",  # framing is the relay's
     b"proxy-authorization",
     b"cookie",
     b"forwarded",
@@ -96,6 +100,7 @@ _HEADERS: dict[bytes, int] = {
     **dict.fromkeys(_COMMON, _KEEP),  # listed only so that one lookup settles the headers of every known client
     **dict.fromkeys(_HOP_BY_HOP, _DROP),
     **dict.fromkeys(_DROPPED, _DROP),
+    **dict.fromkeys((b"content-length", b"transfer-encoding"), _FRAMES),
     b"authorization": _AUTHORIZATION,
     b"x-api-key": _API_KEY,
     b"connection": _CONNECTION,
@@ -113,7 +118,7 @@ _HEADERS: dict[bytes, int] = {
     b"x-amzn-sagemaker-model-invocation-path": _MODEL,
 }
 _DROPPED_PREFIXES = (b"x-forwarded-", b"x-glottis-")
-_CUT = frozenset((_DROP, _AUTHORIZATION, _API_KEY, _CONNECTION, _METADATA))
+_CUT = frozenset((_DROP, _FRAMES, _AUTHORIZATION, _API_KEY, _CONNECTION, _METADATA))
 
 HOP_BY_HOP: frozenset[bytes] = frozenset((*_HOP_BY_HOP, b"connection", b"proxy-authorization"))
 
@@ -127,6 +132,9 @@ _ODD_NAME = re.compile(rb"[^a-z0-9_]")
 _DECORATION = re.compile(rb"[\x00-\x20]|\[.*\Z", re.DOTALL)
 
 _NO_FACTS = Facts()
+
+_FRAMING_PLACE: Header = (b"", b"")
+"""stands among the kept headers where the framing header stood, which is the relay's to write"""
 
 _SECRET_LENGTH = 16
 """bytes; what is shorter is no token, and may stand anywhere by chance"""
@@ -150,7 +158,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
     content_type: bytes | None = None
     content_types = 0
     has_content_encoding = False
-    is_traced = False
+    is_traced = has_framing = False
     known = _HEADERS.get
     for header in head.headers:
         name, value = header
@@ -168,6 +176,10 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
             kept.append(header)
         elif does == _DROP:
             continue
+        elif does == _FRAMES:
+            if not has_framing:
+                has_framing = True
+                kept.append(_FRAMING_PLACE)
         elif does is _CONTENT_TYPE:
             content_type = value
             content_types += 1
@@ -242,14 +254,22 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         if token is not None:
             return Refusal("credentials_conflict")
         token = presented
+    framing_at = framed_after = -1
+    if has_framing:
+        framed_after = next(at for at, header in enumerate(kept) if header is _FRAMING_PLACE)
+        del kept[framed_after]
+        framing_at = _rendered_length(kept[:framed_after])
     block = b"\r\n".join([b": ".join(header) for header in kept])
     lines = len(kept) - 1 if kept else 0
     if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
         return Refusal("head_malformed")
     if token is not None and len(token) >= _SECRET_LENGTH and (token in block or token in target):
         return Refusal("credential_misplaced")
-    traced_block = block
+    traced_block, traced_framing_at = block, framing_at
     if is_traced:
+        if has_framing:
+            traces = [header for header in kept[:framed_after] if known(header[0].lower()) == _TRACE]
+            framing_at -= _rendered_length(traces)
         block = b"\r\n".join([b": ".join(header) for header in kept if known(header[0].lower()) != _TRACE])
     annotations: tuple[tuple[str, str], ...] = ()
     if metadata:
@@ -262,6 +282,8 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         target,
         block,
         traced_block,
+        framing_at,
+        traced_framing_at,
         token,
         None,
         origin,
@@ -273,6 +295,10 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         content_types,
         has_content_encoding,
     )
+
+
+def _rendered_length(headers: list[Header]) -> int:
+    return sum([len(name) + len(value) + 4 for name, value in headers])
 
 
 def _own_subprotocols(

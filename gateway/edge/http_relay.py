@@ -382,8 +382,7 @@ class Exchange:
         if self._is_judged:
             self._begin_tally(admit)
         length = self.request.length
-        framing = b"" if not length else _CHUNKED if length == http1.CHUNKED else b"Content-Length: %d\r\n" % length
-        head = request_head(admit.route, self.request.method, origin.host, credential, framing)
+        head = request_head(admit.route, self.request.method, origin.host, credential, self.request.framing)
         self.settled.sent_at = self.context.clock()
         self.settled.anything_sent = True
         if self.is_request_done:

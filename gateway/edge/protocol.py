@@ -213,10 +213,11 @@ class EdgeProtocol(HttpToolsProtocol):
         SDKs send the same head again and again on a connection, but for the length of the body: such a head is not taken
         apart again. The rest of it being byte for byte the same, so is everything that was found in it, also by policy.
         """
-        key, length = http1.without_length(head)
+        key, line, length = http1.without_length(head)
         known = self._described_before
         if known is not None and key == self._described_key and (length > 0) is known[1].has_body:
             known[0].length = length
+            known[0].framing = line
             return known
         self._described_before = None
         request = http1.parse_request(head, self.context.limits.header_count)

@@ -32,9 +32,28 @@ def test_the_whole_head_goes_up_with_one_credential() -> None:
         b"GET /voices?limit=2&expand%5B%5D=x HTTP/1.1\r\n"
         b"Host: api.cartesia.test\r\n"
         b"Accept: */*\r\n"
-        b"Authorization: Bearer sk_car_real\r\n"
         b"Content-Length: 0\r\n"
+        b"Authorization: Bearer sk_car_real\r\n"
         b"\r\n"
+    )
+
+
+def test_the_framing_line_goes_where_the_callers_stood() -> None:
+    head = ("A: 1", "traceparent: 00-1-2-01", "content-LENGTH: 5", "B: 2")
+    plain = route_of("GET /cartesia/voices", *head)
+    traced = route_of("GET /cartesia/voices", *head, forwards_trace_headers=True)
+
+    assert b"A: 1\r\ncontent-LENGTH: 5\r\nB: 2\r\nAuth" in request_head(plain, "GET", b"h", KEY, b"content-LENGTH: 5\r\n")
+    assert b"A: 1\r\ntraceparent: 00-1-2-01\r\ncontent-LENGTH: 5\r\nB: 2\r\nAuth" in request_head(
+        traced, "GET", b"h", KEY, b"content-LENGTH: 5\r\n"
+    )
+
+
+def test_a_framing_line_that_the_caller_did_not_send_comes_last() -> None:
+    route = route_of("GET /cartesia/voices", "A: 1")
+
+    assert request_head(route, "GET", b"h", KEY, b"Content-Length: 0\r\n").endswith(
+        b"A: 1\r\nAuthorization: Bearer sk_car_real\r\nContent-Length: 0\r\n\r\n"
     )
 
 
