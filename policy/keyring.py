@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import Algorithm, get_default_algorithms
 from jwt.exceptions import InvalidKeyError
 
@@ -71,6 +72,11 @@ class Key:
             raise InvalidKeyError("an RSA key below 2048 bits")
         self.is_current = True
 
+    def public_bytes(self) -> bytes:
+        """Return the key's SubjectPublicKeyInfo, DER."""
+        encoded: bytes = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return encoded
+
     def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
         """Tell whether the signature over `signed` (`header.payload` as received) is this key's."""
         return algorithm in self.algorithms and _VERIFIERS[algorithm].verify(signed, self._key, signature)
@@ -123,11 +129,8 @@ class KeyRing:
         """Tell whether the issuer's keys were ever set."""
         return issuer_id in self._sets
 
-    def candidates(self, issuer: Issuer, kid: str | None) -> tuple[Key, ...]:
-        """Return the keys that may have signed a token with this `kid` (None: it names none).
-
-        A key without `kid` may be meant by any token; a token without `kid` may mean any key.
-        """
+    def all_of(self, issuer: Issuer) -> tuple[Key, ...]:
+        """Return every key of an issuer; a static set is read here, when it is first asked for or was changed."""
         static = issuer.jwks
         if issuer.jwks_uri is None and static is not None and self._sources.get(issuer.id) is not static:
             if self._sources.get(issuer.id) != static:
@@ -136,7 +139,14 @@ class KeyRing:
                 except KeySetRefused:
                     self.forget(issuer.id)
             self._sources[issuer.id] = static
-        keys = self._sets.get(issuer.id, ())
+        return self._sets.get(issuer.id, ())
+
+    def candidates(self, issuer: Issuer, kid: str | None) -> tuple[Key, ...]:
+        """Return the keys that may have signed a token with this `kid` (None: it names none).
+
+        A key without `kid` may be meant by any token; a token without `kid` may mean any key.
+        """
+        keys = self.all_of(issuer)
         if kid is None:
             return keys[:_CANDIDATES]
         return (

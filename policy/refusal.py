@@ -159,6 +159,13 @@ TABLE: dict[str, Rule] = {
         "The provider account has no usable credential",
         "Ask an owner of the account to set its credential.",
     ),
+    "minting_unavailable": Rule(
+        503,
+        1011,
+        "Service Unavailable",
+        "Access tokens cannot be minted here",
+        "Ask an administrator to give the workspace a key for access tokens.",
+    ),
     "limit_reached": Rule(
         429, POLICY, "Too Many Requests", "A limit of the workspace is reached", "Slow down, or raise the limit."
     ),
