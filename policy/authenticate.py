@@ -68,10 +68,9 @@ def authenticate(scan: Scan, world: World, now: float) -> Caller | NeedKeys | Re
         world.keys.remember(digest, fresh)
         known = fresh
     caller = known.caller
-    leeway = _leeway(known.issuer)
-    if now >= caller.expires_at + leeway:
+    if now >= known.until:
         return Refusal("token_expired")
-    if now < known.not_before - leeway:
+    if now < known.since:
         return Refusal("token_not_yet_valid")
     principal = _principal_of(caller, index)
     if isinstance(principal, Refusal):
@@ -189,7 +188,8 @@ def _verify(token: bytes, world: World) -> Verified | NeedKeys | Refusal:
     if caller is None:
         return Refusal("claims_invalid")
     not_before = max(_time(claims.get("nbf")) or 0.0, _time(claims.get("iat")) or 0.0)
-    return Verified(key, issuer, caller, not_before)
+    leeway = _leeway(issuer)
+    return Verified(key, issuer, caller, not_before - leeway, caller.expires_at + leeway)
 
 
 def _base64url(part: bytes) -> bytes | None:

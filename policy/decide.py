@@ -97,9 +97,11 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
             usable = tuple(permit for permit in usable if permit.account.name == scan.match.pin)
         if not usable:
             return Refusal("account_not_granted", f"@{scan.match.pin}" if scan.match.pin is not None else "")
-        answers = [authorize.operation(caller, permit, endpoint) for permit in usable]
-        if all(answers):
-            return answers[0] or Refusal("operation_not_granted", endpoint.operation)
+        for permit in usable:
+            if authorize.operation(caller, permit, endpoint) is None:
+                break
+        else:
+            return Refusal("operation_not_granted", endpoint.operation)
         if endpoint.judged == "json_body":
             return NeedFacts("json_body", endpoint)
         only = resolve.only_account(caller, access, profile, endpoint, scan.match.pin)

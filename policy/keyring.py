@@ -90,8 +90,9 @@ class Verified:
     issuer: Issuer
     caller: Caller
     """as of its principal's record when it was last asked for"""
-    not_before: float
-    """Unix seconds; 0 if the token sets none"""
+    since: float
+    until: float
+    """Unix seconds between which the token is valid, the issuer's leeway taken in"""
 
 
 class KeyRing:

@@ -97,7 +97,7 @@ def test_the_cache_is_bounded_and_the_oldest_makes_room() -> None:
     ring.set_keys("i1", jwks(signing_key()))
     [key] = ring.candidates(ISSUER, "k1")
     for n in range(CACHE_LIMIT + 1):
-        ring.remember(n.to_bytes(32, "big"), Verified(key, ISSUER, None, 0.0))  # type: ignore[arg-type]
+        ring.remember(n.to_bytes(32, "big"), Verified(key, ISSUER, None, 0.0, 1.0))  # type: ignore[arg-type]
 
     assert len(ring) == CACHE_LIMIT
     assert ring.verified((0).to_bytes(32, "big")) is None
