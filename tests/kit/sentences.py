@@ -29,3 +29,13 @@ TWENTY = (
     "The children built a castle out of sand and stones.",
     "You can cancel your subscription at any time.",
 )
+
+# Four sentences in 267 characters, as long as the text of the AWS article's latency table.
+FOUR_SENTENCES = (
+    "Thank you for calling our support line today. Your order left the warehouse early this morning and is on its way to your "
+    "home. It should arrive on Friday, some time between nine and noon. Is there anything else that I can do for you before you "
+    "leave us, sir or madam?"
+)
+EIGHT_SECONDS = (
+    "The quick brown fox jumps over the lazy dog, and then it runs away from the farm before the sun goes down behind the hills."
+)

@@ -30,6 +30,10 @@ from kokoro_backend.voices import STYLE_ROWS, STYLE_WIDTH, VoiceCatalogue
 from kokoro_backend.weights import packaged_vocab, voice_hashes
 
 
+# Taking the graph apart and the self-test, at the first start ever, on a machine that does other things as well.
+_READY_SECONDS = 300
+
+
 class LetterPhonemizer:
     """Pronounces each letter as itself: enough for everything around the model, and loaded at once."""
 
@@ -112,7 +116,7 @@ def speech_server(
 
 
 def _wait_until_ready(port: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/ping", timeout=5).status_code == 200:
@@ -120,4 +124,4 @@ def _wait_until_ready(port: int) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.02)
-    raise TimeoutError("the speech server was not ready within 60 s")
+    raise TimeoutError(f"the speech server was not ready within {_READY_SECONDS} s")
