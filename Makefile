@@ -37,7 +37,13 @@ format: $(STAMP) ## format and fix what can be fixed
 demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
 	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
+bench-kokoro: $(STAMP) ## how soon Kokoro is heard, how fast it speaks, whether it is understood; OPTIONS="--runs 20"
+	@$(BIN)/python -m tests.bench.kokoro.speech $(OPTIONS)
+
+bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as base64
+	@$(BIN)/python -m tests.bench.kokoro.sizes
+
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo clean
+.PHONY: help install lock test check format demo bench-kokoro bench-audio clean

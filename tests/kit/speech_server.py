@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ import uvicorn
 from kokoro_backend.backend import Backend, assemble, load
 from kokoro_backend.engine import Engine, ToneEngine
 from kokoro_backend.phonemes import UnsupportedLanguage, Word
-from kokoro_backend.server import MAX_MESSAGE_BYTES, create_app
+from kokoro_backend.server import MAX_MESSAGE_BYTES, create_app, listening_socket
 from kokoro_backend.settings import Settings
 from kokoro_backend.text import spoken_form
 from kokoro_backend.voices import STYLE_ROWS, STYLE_WIDTH, VoiceCatalogue
@@ -102,7 +101,7 @@ def speech_server(
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listening_socket("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="speech server")
     thread.start()
