@@ -21,12 +21,13 @@ from gateway.state.credentials import NoCredential
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.faults import Phase, UpstreamFault
 from gateway.upstream.origin import Origin
-from policy.decide import Admit, NeedFacts, NeedKeys, decide, judge_message
-from policy.facts import Facts, RequestHead, Unjudgeable
+from policy.decide import Admit, NeedFacts, NeedKeys, judge_message
+from policy.facts import Facts, Unjudgeable
 from policy.form import FormReader
 from policy.peek import facts_of_json
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
+from policy.repeated import Repeated
 from policy.rewrite import request_head, response_headers
 from policy.scan import cartesia_version
 from policy.usage import Settled, Tally
@@ -85,12 +86,13 @@ class Exchange:
     _tally: Tally | None = None
     _is_ending = False
 
-    def __init__(self, edge: "EdgeProtocol", request: http1.Request, head: RequestHead) -> None:
+    def __init__(self, edge: "EdgeProtocol", request: http1.Request, head: Repeated) -> None:
         context = edge.context
         self.edge = edge
         self.context = context
         self.request = request
-        self.head = head
+        self._repeated = head
+        self.head = head.head
         self.closes = request.closes or context.is_draining
         self.request_id = context.new_id()
         self.settled = Settled(self.request_id, context.clock(), request.method)
@@ -106,10 +108,16 @@ class Exchange:
         request = self.request
         limits = context.limits
         context.open.add(self)
-        if request.length == http1.CHUNKED:
+        length = request.length
+        if length == http1.CHUNKED:
             self._chunks = http1.ChunkedBody()
-        elif not request.length:
+        elif length <= len(rest):
+            # the usual request: its body came whole with its head, or it has none
             self.is_request_done = True
+            if length:
+                self._body_size = length
+                self._held = [rest[:length] if length < len(rest) else rest]
+                rest = rest[length:]
         if (preflight := preflight_answer(self.head, self.request_id)) is not None:
             self._answer_here(204, preflight, "completed")
         elif (reason := context.closed_because()) is not None:
@@ -157,7 +165,7 @@ class Exchange:
 
     def _judge(self) -> None:
         """Ask the policy core, with what is known by now, and do what it says."""
-        decision = decide(self.head, self._facts, self.context.world(), self.context.clock())
+        decision = self._repeated.decide(self._facts, self.context.world(), self.context.clock())
         if type(decision) is Admit:
             self._admitted(decision)
         elif type(decision) is NeedFacts:
@@ -296,7 +304,7 @@ class Exchange:
         """Judge a form that is on its way, as soon as it can be; refuses and tells False if it must not go on."""
         if self._is_judged or self._facts is None:
             return True
-        decision = decide(self.head, self._facts, self.context.world(), self.context.clock())
+        decision = self._repeated.decide(self._facts, self.context.world(), self.context.clock())
         admit = self._admit
         if isinstance(decision, Refusal):
             self._refuse(decision)

@@ -22,6 +22,7 @@ from gateway.edge.http_relay import Exchange
 from policy.facts import RequestHead
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
+from policy.repeated import Repeated
 from policy.usage import Settled
 
 _LINGER_IDLE_SECONDS: Final = 5.0
@@ -51,7 +52,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._exchange: Exchange | None = None
         self._app_request: _AppRequest | None = None
         self._described_key = b""
-        self._described_before: tuple[http1.Request, RequestHead] | None = None
+        self._described_before: tuple[http1.Request, Repeated] | None = None
         self._lingers_until = 0.0
         """0: does not linger"""
         self._is_advancing = False
@@ -192,30 +193,30 @@ class EdgeProtocol(HttpToolsProtocol):
     def _begin(self, head: bytes, rest: bytes) -> None:
         """Give one request, whose head is whole, to where it is answered; `rest` is what came after its head."""
         try:
-            request, described = self._described(head)
+            request, repeated = self._described(head)
         except http1.Malformed as error:
             self._refuse(Refusal(error.reason, error.detail))
             return
-        if described is None:
+        if repeated is None:
             self._begin_app_request(request, head, rest)
             return
-        if described.is_websocket:
-            self._hand_over(request, described, rest)
+        if request.upgrade == b"websocket":
+            self._hand_over(request, repeated.head, rest)
             return
-        self._exchange = exchange = Exchange(self, request, described)
+        self._exchange = exchange = Exchange(self, request, repeated)
         left_over = exchange.start(rest)
         if left_over:
             self._wait_in_line(left_over)
 
-    def _described(self, head: bytes) -> tuple[http1.Request, RequestHead | None]:
-        """Return what a head says; no RequestHead if it is for the app. Raises Malformed.
+    def _described(self, head: bytes) -> tuple[http1.Request, Repeated | None]:
+        """Return what a head says; no second value if it is for the app. Raises Malformed.
 
         SDKs send the same head again and again on a connection, but for the length of the body: such a head is not taken
         apart again. The rest of it being byte for byte the same, so is everything that was found in it, also by policy.
         """
         key, line, length = http1.without_length(head)
         known = self._described_before
-        if known is not None and key == self._described_key and (length > 0) is known[1].has_body:
+        if known is not None and key == self._described_key and (length > 0) is known[1].head.has_body:
             known[0].length = length
             known[0].framing = line
             return known
@@ -235,10 +236,11 @@ class EdgeProtocol(HttpToolsProtocol):
             host,
             self.peer,
         )
+        repeated = Repeated(described)
         if length >= 0 and request.length != http1.CHUNKED:
             self._described_key = key
-            self._described_before = request, described
-        return request, described
+            self._described_before = request, repeated
+        return request, repeated
 
     def _hand_over(self, request: http1.Request, described: RequestHead, early: bytes) -> None:
         """Give the transport to the WebSocket relay, with what came after the handshake's head."""
