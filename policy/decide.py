@@ -42,6 +42,8 @@ class NeedFacts(msgspec.Struct, frozen=True):
     route: Route | None = None
     """a form: where it goes whatever its model, so that it may be streamed there meanwhile, its end withheld. None: the
     model decides between accounts (or a JSON body is held anyway)"""
+    pins: str = ""
+    """a form whose model decides: the pins that would settle it, for the refusal `form_order`"""
 
 
 Decision: TypeAlias = Admit | NeedFacts | NeedKeys | Refusal
@@ -104,10 +106,12 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
             return Refusal("operation_not_granted", endpoint.operation)
         if endpoint.judged == "json_body":
             return NeedFacts("json_body", endpoint)
-        only = resolve.only_account(caller, access, profile, endpoint, scan.match.pin)
-        if only is None:
-            return NeedFacts("form_field", endpoint)
-        route = _route(scan, caller, only, "", world, now)
+        permits = resolve.accounts_with_models(caller, access, profile, endpoint, scan.match.pin)
+        if not permits:
+            return Refusal("model_not_granted")
+        if len(permits) > 1:
+            return NeedFacts("form_field", endpoint, None, resolve.pins(profile, permits))
+        route = _route(scan, caller, permits[0], "", world, now)
     if isinstance(route, Refusal):
         return route
     return NeedFacts("form_field", endpoint, route)

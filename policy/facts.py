@@ -25,9 +25,9 @@ class RequestHead:
     method: str
     path: bytes
     """raw, as received, without the query; begins with `/`"""
-    query: bytes
-    """raw, without the `?`; empty if there was none"""
-    headers: list[Header]
+    query: bytes = field(repr=False)
+    """raw, without the `?`; empty if there was none. Like the headers it may hold the caller's token: not printed"""
+    headers: list[Header] = field(repr=False)
     is_websocket: bool = False
     has_body: bool = False
     host: bytes = b""

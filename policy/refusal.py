@@ -127,7 +127,6 @@ TABLE: dict[str, Rule] = {
         "Pin one of the paths named, or set a default account.",
     ),
     "account_revoked": Rule(403, POLICY, "Forbidden", "The provider account was withdrawn", _OWNER),
-    "account_disabled": Rule(403, POLICY, "Forbidden", "The provider account is disabled", _OWNER),
     "model_not_granted": Rule(403, POLICY, "Forbidden", "The model does not exist or is not granted to you", _OWNER),
     "model_missing": Rule(400, POLICY, "Bad Request", "The request names no model", "Name a model that is granted to you."),
     "model_on_another_account": Rule(
@@ -178,6 +177,13 @@ TABLE: dict[str, Rule] = {
         "Bad Request",
         "The path can be read in more than one way",
         "Send a plain path, without dot segments, encoded slashes, parameters or empty segments.",
+    ),
+    "override_refused": Rule(
+        400,
+        POLICY,
+        "Bad Request",
+        "A header that gives the request another method or path is not relayed",
+        "Send the method and path that are meant.",
     ),
     "query_refused": Rule(400, POLICY, "Bad Request", "The query holds bytes that a query cannot hold", "Percent-encode them."),
     "judged_parameter_twice": Rule(

@@ -90,23 +90,16 @@ def _default(caller: Caller, access: Access, profile: Profile, usable: tuple[Per
     return None
 
 
-def only_account(caller: Caller, access: Access, profile: Profile, endpoint: Endpoint, pin: str | None) -> Permit | None:
-    """Return the account that every model of the endpoint's type leads to; None if there are several, or none.
-
-    A form can then be sent on before its model field was read.
-    """
-    found: Permit | None = None
-    for permit in access.accounts(profile):
-        if pin is not None and permit.account.name != pin:
-            continue
-        if caller.accounts is not None and permit.account.id not in caller.accounts:
-            continue
-        if not _usable_models(caller, access, endpoint, permit):
-            continue
-        if found is not None:
-            return None
-        found = permit
-    return found
+def accounts_with_models(caller: Caller, access: Access, profile: Profile, endpoint: Endpoint, pin: str | None) -> list[Permit]:
+    """Return the accounts that some model of the endpoint's type leads to. Where it is one, a form can be sent on before
+    its model field was read."""
+    return [
+        permit
+        for permit in access.accounts(profile)
+        if (pin is None or permit.account.name == pin)
+        and (caller.accounts is None or permit.account.id in caller.accounts)
+        and _usable_models(caller, access, endpoint, permit)
+    ]
 
 
 def only_model(caller: Caller, access: Access, endpoint: Endpoint, permit: Permit) -> str | Refusal:

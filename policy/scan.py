@@ -8,7 +8,7 @@ nothing but the head and is kept on it, because a head is decided twice when its
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -39,7 +39,7 @@ class Scan:
     """offset into `header_block`, each of its lines ended, where the caller's framing header stood; negative: it had none"""
     traced_framing_at: int
     """the same for `traced_block`"""
-    token: bytes | None
+    token: bytes | None = field(repr=False)
     """the one caller token presented"""
     digest: bytes | None
     """SHA-256 of the token, once it was needed"""
@@ -72,6 +72,7 @@ _EXPECT: Final = 11
 _VERSION: Final = 12
 _MODEL: Final = 13
 _FRAMES: Final = 14
+_OVERRIDE: Final = 15
 
 _HOP_BY_HOP = (  # RFC 9110 §7.6.1, and the ones of RFC 2616 §13.5.1 that are still sent
     b"keep-alive",
@@ -116,6 +117,12 @@ _HEADERS: dict[bytes, int] = {
     b"expect": _EXPECT,
     b"cartesia-version": _VERSION,
     b"x-amzn-sagemaker-model-invocation-path": _MODEL,
+    # Servers that honour these would do something else than what was judged.
+    b"x-http-method-override": _OVERRIDE,
+    b"x-http-method": _OVERRIDE,
+    b"x-method-override": _OVERRIDE,
+    b"x-original-url": _OVERRIDE,
+    b"x-rewrite-url": _OVERRIDE,
 }
 _DROPPED_PREFIXES = (b"x-forwarded-", b"x-glottis-")
 _CUT = frozenset((_DROP, _FRAMES, _AUTHORIZATION, _API_KEY, _CONNECTION, _METADATA))
@@ -169,8 +176,11 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
                 if b"_" in lower:
                     # CGI-like servers read X_API_KEY as X-API-Key: such a spelling is cut wherever the plain one is.
                     plain = lower.replace(b"_", b"-")
-                    if known(plain) in _CUT or plain.startswith(_DROPPED_PREFIXES):
+                    meant = known(plain)
+                    if meant in _CUT or plain.startswith(_DROPPED_PREFIXES):
                         continue
+                    if meant == _OVERRIDE:
+                        return Refusal("override_refused", name.decode("latin-1"))
                 elif lower.startswith(_DROPPED_PREFIXES):
                     continue
             kept.append(header)
@@ -180,7 +190,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
             if not has_framing:
                 has_framing = True
                 kept.append(_FRAMING_PLACE)
-        elif does is _CONTENT_TYPE:
+        elif does == _CONTENT_TYPE:
             content_type = value
             content_types += 1
             kept.append(header)
@@ -198,7 +208,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
                 tokens.append(rest.strip())
             elif value:
                 return Refusal("scheme_unsupported")
-        elif does is _API_KEY:
+        elif does == _API_KEY:
             tokens.append(value)
         elif does == _SUBPROTOCOL:
             protocols.append(header)
@@ -208,7 +218,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         elif does == _ORIGIN:
             origin = "?" if origin is not None else value.decode("latin-1").lower()
             kept.append(header)
-        elif does is _CONTENT_ENCODING:
+        elif does == _CONTENT_ENCODING:
             has_content_encoding = has_content_encoding or value.lower() != b"identity"
             kept.append(header)
         elif does == _TRACE:
@@ -218,8 +228,12 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
             # On judged bodies the gateway itself says 100, after it knows the caller.
             if endpoint.judged is None:
                 kept.append(header)
+        elif does == _OVERRIDE:
+            return Refusal("override_refused", name.decode("latin-1"))
         else:  # _MODEL
             if lower == endpoint.model_header:
+                if model is not None:
+                    return Refusal("judged_parameter_twice", name.decode("latin-1"))
                 model = value
             kept.append(header)
     if named is not None:

@@ -354,10 +354,14 @@ def test_a_form_whose_model_decides_between_accounts_has_no_route_yet() -> None:
     pinned = decide(form("/cartesia/@cartesia-us/stt"), None, world_of(plus_models=(also,), plus_grants=(GRANT_US,)), NOW)
 
     assert isinstance(need, NeedFacts)
-    assert need.route is None
+    assert (need.route, need.pins) == (None, "/cartesia/@cartesia-eu/, /cartesia/@cartesia-us/")
     assert isinstance(pinned, NeedFacts)
     assert pinned.route is not None
     assert pinned.route.account.id == "a-us"
+
+
+def test_a_form_that_no_model_could_satisfy_is_not_read() -> None:
+    assert reason(form(token=own_token())) == "model_not_granted"
 
 
 @pytest.mark.parametrize(
@@ -412,6 +416,12 @@ def test_the_sagemaker_routes_mean_the_accounts_only_model_or_the_one_in_the_hea
     assert reason(tts("/kokoro/invocations"), Facts(speaks=True), two) == "model_missing"
     assert admitted(tts("/kokoro/invocations", None, header), Facts(speaks=True), two).route.model == "kokoro-82m-v2"
     assert reason(tts("/kokoro/invocations", None, header), Facts(speaks=True)) == "model_not_granted"
+
+
+def test_a_model_that_two_headers_name_is_refused() -> None:
+    header = "X-Amzn-SageMaker-Model-Invocation-Path: kokoro-82m"
+
+    assert reason(tts("/kokoro/invocations", None, header, header)) == "judged_parameter_twice"
 
 
 def test_the_sagemaker_socket_knows_its_model_at_the_handshake() -> None:

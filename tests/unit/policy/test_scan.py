@@ -309,3 +309,17 @@ def test_the_query_names_the_protocol_version_before_the_header(
     request_line: str, headers: tuple[str, ...], version: str
 ) -> None:
     assert cartesia_version(head_of(request_line, *headers)) == version
+
+
+def test_neither_a_head_nor_its_scan_prints_the_token() -> None:
+    head = head_of(f"GET /cartesia/voices?api_key={TOKEN}", f"X-API-Key: {TOKEN}", token=TOKEN)
+
+    assert TOKEN not in repr(scanned(head))
+    assert TOKEN not in repr(head)
+
+
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X-Original-URL", "X_Rewrite_Url"]
+)
+def test_a_header_that_would_change_what_was_judged_is_refused(name: str) -> None:
+    assert refused(head_of("GET /cartesia/voices/v1", f"{name}: DELETE")) == "override_refused"
