@@ -21,6 +21,8 @@ SAMPLE_BYTES: dict[Encoding, int] = {"pcm_s16le": 2, "pcm_f32le": 4, "pcm_mulaw"
 _WAV_TAGS: dict[Encoding, int] = {"pcm_s16le": 1, "pcm_f32le": 3, "pcm_alaw": 6, "pcm_mulaw": 7}
 _ZERO_CROSSINGS = 24
 _SEAM_SECONDS = 0.003
+_SILENCE = 0.008
+"""Below this a sample counts as silence: about -42 dB."""
 _UNKNOWN_LENGTH = 0xFFFFFFFF
 
 
@@ -36,6 +38,20 @@ def soften_edges(audio: FloatArray, sample_rate: int = SAMPLE_RATE, *, start: bo
     if end:
         softened[-count:] *= ramp[::-1]
     return softened
+
+
+def trimmed(audio: FloatArray, *, start_keep: float | None = None, end_keep: float | None = None) -> tuple[FloatArray, int]:
+    """Return (audio with less silence at its ends, samples cut from the start).
+
+    start_keep, end_keep: seconds of silence that stay before the first sound and after the last; None leaves that end
+    alone. At least 30 ms before an onset must stay: a keen trim clips first vowels (nazdridoy/kokoro-tts#80).
+    """
+    loud = np.flatnonzero(np.abs(audio) > _SILENCE)
+    if not len(loud):
+        return audio, 0
+    start = 0 if start_keep is None else max(0, int(loud[0]) - int(start_keep * SAMPLE_RATE))
+    stop = len(audio) if end_keep is None else min(len(audio), int(loud[-1]) + 1 + int(end_keep * SAMPLE_RATE))
+    return audio[start:stop], start
 
 
 class Resampler:

@@ -10,7 +10,7 @@ import structlog
 from kokoro_backend.engine import Engine, ToneEngine
 from kokoro_backend.metrics import Metrics
 from kokoro_backend.onnx_engine import load_engine
-from kokoro_backend.phonemes import MisakiPhonemizer, Phonemizer
+from kokoro_backend.phonemes import MisakiPhonemizer, Phonemizer, load_lexicon
 from kokoro_backend.scheduler import Scheduler
 from kokoro_backend.settings import Settings
 from kokoro_backend.synthesis import Manner, Speaker
@@ -40,14 +40,15 @@ class Backend:
 def load(settings: Settings) -> Backend:
     """Load weights, voices and lexicons and warm the model up; blocks for several seconds.
 
-    Raises WeightsError or EngineError.
+    Raises WeightsError, LexiconError or EngineError.
     """
     weights = find_weights(settings)
     try:
         voices = load_voices(weights.voices)
     except ValueError as error:
         raise WeightsError(str(error)) from error
-    phonemizer = MisakiPhonemizer(weights.vocab)
+    lexicon = load_lexicon(settings.lexicon, weights.vocab) if settings.lexicon else {}
+    phonemizer = MisakiPhonemizer(weights.vocab, lexicon)
     engine = _engine(settings, weights)
     backend = assemble(engine, phonemizer, voices, weights.vocab, settings.queue_limit)
     engine.warm_up()

@@ -42,7 +42,9 @@ class Segment:
     audio: FloatArray
     """float32 mono, nominally in [-1, 1] but not clipped, 24 kHz."""
     durations: tuple[int, ...] | None = None
-    """Frames of 25 ms of each token, pads included; in the first segment of an utterance only."""
+    """Frames of 25 ms of each token, pads included; in the first segment of an utterance only, which may have no audio."""
+    is_last: bool = False
+    """The utterance ends with this segment; told here, so that nobody has to wait for the next one to know."""
 
 
 class Engine(Protocol):
@@ -77,6 +79,7 @@ class ToneEngine:
         durations: tuple[int, ...] | None = (frames,) * len(tokens)
         time = np.arange(frames * FRAME_SAMPLES, dtype=np.float32) / np.float32(SAMPLE_RATE)
         for start in range(0, len(tokens), 20):
+            is_last = start + 20 >= len(tokens)
             tones = [np.sin(2 * np.pi * (120 + 5 * token) * time) * (token > 0) * 0.4 for token in tokens[start : start + 20]]
-            yield Segment(np.concatenate(tones).astype(np.float32), durations)
+            yield Segment(np.concatenate(tones).astype(np.float32), durations, is_last)
             durations = None

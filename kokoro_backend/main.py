@@ -10,6 +10,7 @@ import uvloop
 
 from kokoro_backend import backend
 from kokoro_backend.engine import EngineError
+from kokoro_backend.phonemes import LexiconError
 from kokoro_backend.server import serve
 from kokoro_backend.settings import Settings
 from kokoro_backend.weights import WeightsError
@@ -28,6 +29,6 @@ def run(settings: Settings) -> int:
         return 1
     if failure is None:
         return 0
-    expected = isinstance(failure, WeightsError | EngineError)
+    expected = isinstance(failure, WeightsError | LexiconError | EngineError)
     sys.stderr.write(f"kokoro cannot start: {failure if expected else 'see the log'}\n")
     return 1

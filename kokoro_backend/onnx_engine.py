@@ -94,7 +94,7 @@ class OnnxEngine:
         # Between the halves somebody more urgent may go first, and a cancelled run stops.
         yield Segment(np.zeros(0, np.float32), made.durations)
         if not utterance.is_urgent or made.frames <= FIRST_WINDOW + _LAST_WINDOW:
-            yield Segment(self._sound(made, 0, made.frames))
+            yield Segment(self._sound(made, 0, made.frames), is_last=True)
             return
         yield from self._windows(made)
 
@@ -133,7 +133,7 @@ class OnnxEngine:
                 ramp = np.linspace(0, 1, count, dtype=np.float32)
                 audio[:count] = tail[:count] * (1 - ramp) + audio[:count] * ramp
             tail = sound[FRAME * (stop - low) : FRAME * (stop - low) + _CROSSFADE].copy() if stop < made.frames else None
-            yield Segment(audio)
+            yield Segment(audio, is_last=stop == made.frames)
 
 
 def window_plan(frames: int) -> list[tuple[int, int]]:
@@ -176,7 +176,7 @@ class WholeGraphEngine:
             (audio, *_) = self._session.run(None, feeds)
         except Exception as error:
             raise EngineError(f"a run failed: {type(error).__name__}") from error
-        yield Segment(np.asarray(audio, dtype=np.float32).ravel())
+        yield Segment(np.asarray(audio, dtype=np.float32).ravel(), is_last=True)
 
 
 def load_engine(

@@ -5,9 +5,11 @@ vanishes. Loading takes seconds and happens on a worker thread (`Phonemizer.load
 Text is written out first (`text.spoken_form`); units of speech come out (`split_units`).
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from kokoro_backend.letters import is_readable, pronounce
@@ -56,6 +58,30 @@ class UnsupportedLanguage(ValueError):
     def __init__(self, language: str) -> None:
         super().__init__(language)
         self.language = language
+
+
+class LexiconError(Exception):
+    """The operator's lexicon cannot be used; the message says why."""
+
+
+def load_lexicon(path: Path, vocab: Mapping[str, int]) -> dict[str, str]:
+    """Return the operator's pronunciations: lower-case word -> phonemes. Raises LexiconError, naming the word."""
+    try:
+        entries = json.loads(path.read_bytes())
+    except OSError as error:
+        raise LexiconError(f"GLOTTIS_KOKORO_LEXICON names {path}, which cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise LexiconError(f'{path} is not JSON: write {{"word": "phonemes"}}.') from error
+    if not isinstance(entries, dict):
+        raise LexiconError(f"{path} must be a JSON object of word: phonemes.")
+    lexicon: dict[str, str] = {}
+    for word, phonemes in entries.items():
+        if not isinstance(phonemes, str) or not phonemes or not word.strip() or " " in word:
+            raise LexiconError(f"{path}: {word!r} must be one word with its phonemes as a string.")
+        if unknown := sorted({symbol for symbol in phonemes if symbol not in vocab}):
+            raise LexiconError(f"{path}: {word!r} has symbols that the model does not know: {' '.join(unknown)}")
+        lexicon[word.lower()] = phonemes
+    return lexicon
 
 
 def is_supported_language(language: str) -> bool:
@@ -203,7 +229,7 @@ def split_units(words: list[Word], limit: int = UNIT_SYMBOLS) -> list[Unit]:
     units: list[Unit] = []
     held: list[Word] = []
     for word in (part for whole in words for part in _short_enough(whole, limit)):
-        if sum(len(other.symbols) for other in held) + len(word.symbols) > limit:
+        while held and sum(len(other.symbols) for other in held) + len(word.symbols) > limit:
             cut = _best_cut(held)
             units.append(Unit(tuple(held[:cut])))
             held = held[cut:]

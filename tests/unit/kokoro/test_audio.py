@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kokoro_backend.audio import OutputFormat, PcmEncoder, Resampler, encode, encoder_for, soften_edges, wav_header
+from kokoro_backend.audio import OutputFormat, PcmEncoder, Resampler, encode, encoder_for, soften_edges, trimmed, wav_header
 
 RATES = (8000, 16000, 22050, 44100, 48000)
 
@@ -92,3 +92,17 @@ def test_the_tail_of_an_mp3_holds_audio_that_must_be_sent() -> None:
     assert len(tail) > 0
     # One second at 48 kbit/s is 6000 bytes; without the tail some of it is missing.
     assert len(body) < 6000 <= len(body + tail)
+
+
+def test_trimming_leaves_the_onset_alone_and_says_what_it_cut() -> None:
+    silence, sound = np.zeros(12000, np.float32), np.full(2400, 0.5, np.float32)
+    audio, cut = trimmed(np.concatenate([silence, sound, silence]), start_keep=0.04, end_keep=0.14)
+    assert cut == 12000 - 960
+    assert len(audio) == 960 + 2400 + 3360
+    assert audio[959] == 0
+    assert audio[960] == 0.5
+
+
+def test_pure_silence_is_not_trimmed_away() -> None:
+    audio, cut = trimmed(np.zeros(2400, np.float32), start_keep=0.04, end_keep=0.14)
+    assert (len(audio), cut) == (2400, 0)
