@@ -85,12 +85,14 @@ class Console:
         self._lines.put((self._results, text))
 
     @contextmanager
-    def waiting_for(self, name: str, note: str) -> Iterator[None]:
-        """Show that `name` is being waited for; note: what it does, "" for nothing worth saying."""
-        text = f"{name}: {note}" if note else name
+    def waiting_for(self, name: str, note: str, *, is_brief: bool = False) -> Iterator[None]:
+        """Show that `name` is being waited for; note: what it does, "" for nothing worth saying.
+
+        is_brief: not worth a line where there is no moving one.
+        """
         if self._is_terminal:
-            self._progress = text
-        elif note:
+            self._progress = f"{name}: {note}" if note else name
+        elif note and not is_brief:
             self._put(f"{self._prefix(name)} {note} ...")
         try:
             yield

@@ -70,6 +70,16 @@ def parts(stack: Stack) -> list[Part]:
             ),
             is_ready=lambda: answers_ok(HOST, stack.ports.aggregator, "/readyz"),
         ),
+        Part(
+            name="exporter",
+            command=stack.command(
+                "exporter",
+                EXPORTER_LISTEN=f"{HOST}:{stack.ports.exporter}",
+                FLEET_KEY_FILE=str(stack.keys.fleet_private),
+                **_nats(stack, "exporter"),
+            ),
+            is_ready=lambda: answers_ok(HOST, stack.ports.exporter, "/readyz"),
+        ),
         _kokoro(stack),
         Part(
             name="gateway",

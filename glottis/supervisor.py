@@ -231,7 +231,7 @@ class Supervisor:
             process = child.process
             if process is None or process.returncode is not None:
                 continue
-            with self._console.waiting_for(child.part.name, "stopping"):
+            with self._console.waiting_for(child.part.name, "stopping", is_brief=True):
                 _signal(process.pid, child.stop_signal)
                 await self._ended_or_insisted(process, child.part.stop_seconds)
                 if process.returncode is None:

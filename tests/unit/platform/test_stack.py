@@ -44,6 +44,7 @@ def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path:
         "control-plane",
         "workspace",
         "aggregator",
+        "exporter",
         "kokoro",
         "gateway",
     ]
@@ -76,6 +77,7 @@ def test_a_part_gets_its_own_keys_and_no_other_ones(tmp_path: Path) -> None:
             "owner.secret",
         ],
         "aggregator": ["clickhouse.password", "nats-aggregator.seed"],
+        "exporter": ["fleet.key", "nats-exporter.seed"],
         "kokoro": ["kokoro.key"],
         "gateway": ["fleet.key", "manifest.pub", "nats-gateway.seed"],
     }
