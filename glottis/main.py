@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Final
 
 import click
@@ -73,7 +72,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("glottis"), message="glottis %(version)s")
+@click.version_option(package_name="glottis", message="glottis %(version)s")
 def glottis() -> None:
     """Glottis: a governance gateway for voice.
 

@@ -62,6 +62,7 @@ def test_the_authority_cannot_vouch_for_another_host(tmp_path: Path) -> None:
         .not_valid_before(NOW - datetime.timedelta(hours=1))
         .not_valid_after(NOW + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("example.com")]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)  # type: ignore[arg-type]  # an EC key as well
         .sign(authority_key, hashes.SHA256())  # type: ignore[arg-type]  # an EC key, as made above
     )
     certificates.server.write_bytes(forged.public_bytes(serialization.Encoding.PEM))
