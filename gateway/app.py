@@ -47,7 +47,9 @@ from gateway.upstream.origin import PoolSettings
 from gateway.upstream.upstreams import Upstreams
 from policy import workspace_file
 from policy.index import index_of
-from policy.refusal import TABLE
+from policy.mint import access_token
+from policy.refusal import TABLE, Refusal
+from policy.route import Route
 from policy.usage import Settled
 
 _log = structlog.get_logger("gateway.app")
@@ -68,7 +70,7 @@ class Gateway:
         self._settings = settings
         self._log = log
         self._tasks = Tasks(lambda loop: METRICS.loop_faults.labels(loop).inc())
-        self._store = SnapshotStore(settings.max_config_age_seconds, time.time)
+        self._store = SnapshotStore(settings.max_config_age_seconds, time.time, settings.root_mounts)
         self._new_id = new_id_maker(time.time)
         self._world_changed = asyncio.Event()
         self._was_ever_ready = False
@@ -175,6 +177,14 @@ class Gateway:
             workspace = store.world.index.workspaces.get(workspace_id)
             return 1.0 if workspace is None else workspace.span_sampling
 
+        def mint_access_token(route: Route, body: bytes, now: float) -> bytes | Refusal:
+            world = store.world
+            workspace = world.index.workspaces.get(route.caller.workspace)
+            key = None if workspace is None else credentials.access_token_key(workspace)
+            if key is None:
+                return Refusal("minting_unavailable")
+            return access_token(route, body, key, world.index, world.keys, self._new_id(), now)
+
         return EdgeContext(
             world=lambda: store.world,
             closed_because=store.closed_because,
@@ -188,6 +198,7 @@ class Gateway:
             tasks=self._tasks,
             limits=settings.limits,
             take_over=take_over,
+            mint_access_token=mint_access_token,
         )
 
     def _listeners(self) -> list[Listener]:

@@ -14,6 +14,7 @@ from typing import Any
 from contracts.secret import Secret
 from contracts.subjects import pod_subject
 from gateway.edge.context import Limits
+from policy.providers.registry import PROFILES
 
 _KEY_BYTES = 32
 
@@ -74,6 +75,8 @@ class Settings:
     drain_seconds: float
     """from SIGTERM: how long open exchanges may take to end"""
     allowed_private_origins: frozenset[str]
+    root_mounts: Mapping[bytes, str]
+    """host name -> provider whose paths begin at that host's root, for clients that drop a base URL's path"""
     limits: Limits
     log_format: str
     """empty: `console` on a terminal, else `json`"""
@@ -102,6 +105,7 @@ class Settings:
             allowed_private_origins=frozenset(
                 origin.strip() for origin in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if origin.strip()
             ),
+            root_mounts=_root_mounts(environ),
             limits=_limits(environ),
             log_format=_one_of(environ, "GLOTTIS_LOG_FORMAT", ("json", "console"), ""),
             log_level=_one_of(environ, "GLOTTIS_LOG_LEVEL", ("debug", "info", "warning", "error"), "info"),
@@ -161,6 +165,21 @@ def _number(environ: Mapping[str, str], name: str, default: float, smallest: flo
     if not smallest <= value < float("inf"):
         raise SettingsError(f"{name} is {text!r}: write a number of at least {smallest:g}.")
     return value
+
+
+def _root_mounts(environ: Mapping[str, str]) -> dict[bytes, str]:
+    mounts = {}
+    for entry in environ.get("GLOTTIS_GATEWAY_ROOT_MOUNTS", "").split(","):
+        host, _, provider = entry.strip().partition("=")
+        if not host:
+            continue
+        if provider not in PROFILES:
+            raise SettingsError(
+                f"GLOTTIS_GATEWAY_ROOT_MOUNTS holds {entry.strip()!r}: write host=provider, "
+                f"where the provider is one of {', '.join(sorted(PROFILES))}."
+            )
+        mounts[host.lower().encode()] = provider
+    return mounts
 
 
 def _limits(environ: Mapping[str, str]) -> Limits:

@@ -4,25 +4,32 @@ Whoever decides takes `world` once a decision. A swap or a revocation is told to
 answers judge themselves again. Where revisions come from is not known here. Read next: `gateway.state.feed`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
 
 from contracts.revocations import EndSession, Revocation
 from policy.index import Index
+from policy.providers.registry import NO_ROOT_MOUNTS
 from policy.world import World
 
 _log = structlog.get_logger("gateway.state.snapshot")
 
 
 class SnapshotStore:
-    """The store. max_age_seconds: how long a configuration is acted on after it was last confirmed. clock: Unix seconds."""
+    """The store.
 
-    def __init__(self, max_age_seconds: float, clock: Callable[[], float]) -> None:
+    max_age_seconds: how long a configuration is acted on after it was last confirmed. clock: Unix seconds.
+    root_mounts: see policy.world; they are the operator's, and the same in every revision.
+    """
+
+    def __init__(
+        self, max_age_seconds: float, clock: Callable[[], float], root_mounts: Mapping[bytes, str] = NO_ROOT_MOUNTS
+    ) -> None:
         self._max_age = max_age_seconds
         self._clock = clock
-        self._world = World(Index(0))
+        self._world = World(Index(0), root_mounts=root_mounts)
         self._confirmed_at = 0.0
         self._subscribers: list[Callable[[], None]] = []
         self._known_revocations: dict[tuple[str, str, str], Revocation] = {}

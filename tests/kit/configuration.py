@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
@@ -20,7 +23,7 @@ from contracts import codec, manifest, sealing, subjects
 from contracts.events import UsageEvent, usage_events
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
-from contracts.snapshot import Account, Credential, Snapshot, chunks_of
+from contracts.snapshot import Account, Credential, Issuer, Snapshot, chunks_of
 
 ADMIN_PERMISSIONS = subjects.Permissions(inbox="_INBOX_admin", publish=(">",), subscribe=(">",))
 """of the user `admin` of a test's NATS account"""
@@ -77,6 +80,28 @@ class ControlPlane:
         purpose = sealing.credential_purpose(account.workspace, account.id, version, account.origin)
         sealed = sealing.sealed(credential, version, sealing.fleet_public_key(self.fleet_key), purpose)
         return msgspec.structs.replace(account, credentials=(Credential(slot="active", sealed=sealed),))
+
+    def with_access_tokens(self, snapshot: Snapshot, workspace: str) -> Snapshot:
+        """Return the snapshot with a key that signs `/access-token` answers of the workspace, and the issuer for it."""
+        private = Ed25519PrivateKey.generate()
+        der = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        purpose = sealing.workspace_key_purpose(workspace, "access_token_key", 1)
+        sealed = sealing.sealed(Secret(der), 1, sealing.fleet_public_key(self.fleet_key), purpose)
+        public = base64.urlsafe_b64encode(private.public_key().public_bytes_raw()).rstrip(b"=").decode()
+        jwk = {"kty": "OKP", "crv": "Ed25519", "kid": "access", "x": public}
+        issuer = Issuer(
+            id="i-access",
+            workspace=workspace,
+            issuer="https://glottis.test/access",
+            audiences=("glottis",),
+            kind="access_token",
+            jwks=json.dumps({"keys": [jwk]}).encode(),
+        )
+        workspaces = tuple(
+            msgspec.structs.replace(record, access_token_key=sealed) if record.id == workspace else record
+            for record in snapshot.workspaces
+        )
+        return msgspec.structs.replace(snapshot, workspaces=workspaces, issuers=(*snapshot.issuers, issuer))
 
     def key_files(self, folder: Path) -> dict[str, str]:
         """Write the keys that a gateway is given; return the variables that name the files."""

@@ -145,6 +145,22 @@ async def test_a_withdrawn_grant_refuses_the_next_request_within_a_second(pod: F
     assert refusal.status_code == 403
 
 
+async def test_a_minted_access_token_speaks_until_its_parent_is_revoked(pod: Fed, provider: CartesiaDouble) -> None:
+    with_access = pod.control_plane.with_access_tokens(pod.snapshot, "w1")
+    await pod.control_plane.publish(at_revision(with_access, 2))
+    await until(lambda: pod.gateway.events("configuration in force")[-1]["revision"] == 2)
+    async with sdk(pod.gateway, token(jti="parent")) as client:
+        minted = (await client.access_token.create(grants={"tts": True}, expires_in=60)).token
+
+    audio = await speak(pod.gateway, key=minted)
+    await pod.control_plane.revoke(Revocation(workspace="w1", kind="token", target="parent", at_ms=1))
+    refusal = await refused_within_a_second(lambda: speak(pod.gateway, key=minted))
+
+    assert audio == WAV
+    assert {request.target for request in provider.requests} == {"/tts/bytes"}
+    assert refusal.status_code == 401
+
+
 async def test_the_pod_says_what_it_runs(pod: Fed) -> None:
     subscription = await pod.control_plane.client.subscribe(subjects.POD_SUBJECTS)
 

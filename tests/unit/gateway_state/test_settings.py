@@ -51,6 +51,8 @@ def test_a_complete_environment_gives_settings(complete: dict[str, str]) -> None
         ("GLOTTIS_GATEWAY_SPOOL_BYTES", "many", "GLOTTIS_GATEWAY_SPOOL_BYTES is 'many': write a number"),
         ("GLOTTIS_GATEWAY_MAX_CONFIG_AGE_SECONDS", "nan", "write a number"),
         ("GLOTTIS_MANIFEST_PUBLIC_KEY_FILE", "/nonexistent/key", "GLOTTIS_MANIFEST_PUBLIC_KEY_FILE cannot be read"),
+        ("GLOTTIS_GATEWAY_ROOT_MOUNTS", "voice.test=nobody", "write host=provider"),
+        ("GLOTTIS_GATEWAY_JUDGED_BODY_BYTES", "-1", "GLOTTIS_GATEWAY_JUDGED_BODY_BYTES is '-1': write a number"),
         ("GLOTTIS_LOG_LEVEL", "loud", "GLOTTIS_LOG_LEVEL is 'loud'"),
     ],
 )
@@ -67,6 +69,20 @@ def test_a_key_that_is_no_key_is_not_quoted(complete: dict[str, str], tmp_path: 
         Settings.from_env(complete | {"GLOTTIS_FLEET_KEY_FILE": str(bad)})
 
     assert "c2VjcmV0" not in str(raised.value)
+
+
+def test_limits_and_root_mounts_have_variables_of_their_names(complete: dict[str, str]) -> None:
+    settings = Settings.from_env(
+        complete
+        | {
+            "GLOTTIS_GATEWAY_JUDGED_BODY_BYTES": "2048",
+            "GLOTTIS_GATEWAY_STALL_SECONDS": "7.5",
+            "GLOTTIS_GATEWAY_ROOT_MOUNTS": "Voice.test=cartesia, kokoro.test=kokoro",
+        }
+    )
+
+    assert (settings.limits.judged_body_bytes, settings.limits.stall_seconds) == (2048, 7.5)
+    assert settings.root_mounts == {b"voice.test": "cartesia", b"kokoro.test": "kokoro"}
 
 
 def test_a_file_alone_needs_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""Whatever is written, published and killed in whatever order: the spool tells each event once, and every key ends."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from contracts import codec
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from gateway.telemetry.ring import SMALLEST_CAPACITY
+from gateway.telemetry.spool import Kind, Spool
+from policy.usage import Tally
+
+TO = Attribution(
+    workspace="w1",
+    principal="ada",
+    principal_kind="user",
+    account="a1",
+    provider="cartesia",
+    operation="tts",
+    endpoint="tts.bytes",
+)
+
+
+class SpoolModel(RuleBasedStateMachine):
+    """The spool beside what it was given. A kill is a close without tidying: the kernel gives the lock back in the same way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="glottis-spool-"))
+        self.tallies: dict[str, Tally] = {}
+        self.dropped: set[str] = set()
+        """keys of which a delta found no room: counted and alerted, and their events do not add up any more"""
+        self.taken: dict[str, UsageEvent] = {}
+        self.published: dict[str, UsageEvent] = {}
+        self.number = 0
+        self.starts = 0
+
+    @initialize()
+    def start(self) -> None:
+        self.starts += 1
+        self.spool = Spool.open(self.folder, SMALLEST_CAPACITY, f"spool-{self.starts}")
+
+    def teardown(self) -> None:
+        self.kill_and_start()
+        self.publish(None)
+        finals = {event.key: event for event in self.published.values() if event.is_final}
+        assert self.taken.keys() <= self.published.keys()
+        assert finals.keys() == {event.key for event in self.taken.values()}
+        for key in finals.keys() - self.dropped:
+            events = [event for event in self.published.values() if event.key == key]
+            assert sum(event.is_final for event in events) == 1
+            assert sum(event.units.get("characters", 0) for event in events) == finals[key].totals.get("characters", 0)
+        assert self.spool.unpublished == 0
+        assert self.spool.open_keys == 0
+        self.spool.close()
+        assert list(self.folder.iterdir()) == []
+        shutil.rmtree(self.folder)
+
+    @rule(characters=st.integers(0, 5000), padding=st.integers(0, 2000))
+    def admit(self, characters: int, padding: int) -> None:
+        self.number += 1
+        tally = Tally(f"r{self.number}", TO, "pod-1", {"padding": "x" * padding})
+        tally.add("characters", characters)
+        if self.offer(tally.delta(self.number)):
+            self.tallies[tally.key] = tally
+
+    @precondition(lambda self: self.tallies)
+    @rule(data=st.data(), characters=st.integers(1, 5000))
+    def count_more(self, data: st.DataObject, characters: int) -> None:
+        tally = self.tallies[data.draw(st.sampled_from(sorted(self.tallies)))]
+        tally.add("characters", characters)
+        if not self.offer(tally.delta(self.number)):
+            self.dropped.add(tally.key)
+
+    @precondition(lambda self: self.tallies)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        tally = self.tallies.pop(data.draw(st.sampled_from(sorted(self.tallies))))
+        self.offer(tally.final("completed", self.number))
+
+    @rule(size=st.integers(0, 3000))
+    def offer_spans(self, size: int) -> None:
+        span = Span(span_id="1", name="x" * size, start_ns=1, end_ns=2)
+        self.spool.offer_spans(SpanEvent(id="1", workspace="w1", pod="pod-1", trace_id="1", spans=(span,)))
+
+    @rule(count=st.integers(1, 200))
+    def publish_some(self, count: int) -> None:
+        self.publish(count)
+
+    @rule()
+    def kill_and_start(self) -> None:
+        for ring in self.spool.rings:
+            ring.ring.close()
+        self.tallies.clear()
+        self.start()
+
+    @invariant()
+    def no_ring_is_overfull(self) -> None:
+        if self.starts:
+            assert all(ring.ring.used <= ring.ring.capacity for ring in self.spool.rings)
+
+    def publish(self, count: int | None) -> None:
+        """Publish so many events of each ring; None: everything, with what that makes room for."""
+        is_working = True
+        while is_working:
+            is_working = False
+            for ring in self.spool.rings:
+                for event in list(ring.waiting())[:count]:
+                    if event.kind == Kind.USAGE:
+                        usage = codec.decode(event.encoded, UsageEvent)
+                        assert self.published.setdefault(usage.id, usage) == usage
+                    ring.published_to(event.end)
+                    is_working = count is None
+            self.spool.tidy()
+
+    def offer(self, event: UsageEvent | None) -> bool:
+        assert event is not None
+        is_taken = self.spool.offer_usage(event)
+        if is_taken:
+            self.taken[event.id] = event
+        return is_taken
+
+
+SpoolModel.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestSpool = SpoolModel.TestCase
