@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.access import service
-from control_plane.access.schemas import Collaborator, CollaboratorChange, NewCollaborator
+from control_plane.access.explain import explained
+from control_plane.access.schemas import Collaborator, CollaboratorChange, Explanation, NewCollaborator
 from control_plane.kit import rows
 from control_plane.kit.http import (
     PROBLEMS,
@@ -24,13 +25,15 @@ from control_plane.kit.http import (
     expected_version,
     page_of,
 )
-from control_plane.kit.problems import not_found
+from control_plane.kit.problems import Problem, not_found
 from control_plane.kit.rows import Row
 from control_plane.kit.shapes import Page
 from control_plane.kit.unit import Unit
 from control_plane.tables import accounts, grants
+from policy.explain import Question
 
-router = APIRouter(prefix="/accounts/{account}/collaborators", tags=["access"], responses=PROBLEMS)
+_collaborators = APIRouter(prefix="/accounts/{account}/collaborators", tags=["access"], responses=PROBLEMS)
+router = APIRouter()
 
 
 async def _account(connection: AsyncConnection, caller: Session, reference: str) -> Row:
@@ -50,7 +53,7 @@ async def _collaborator(connection: AsyncConnection, account_id: str, reference:
     return dict(row)
 
 
-@router.get("", summary="List an account's collaborators")
+@_collaborators.get("", summary="List an account's collaborators")
 async def list_collaborators(
     caller: Caller,
     account: str,
@@ -68,7 +71,7 @@ async def list_collaborators(
     return page_of(found, limit, Collaborator.model_validate)
 
 
-@router.post("", summary="Attach a collaborator", status_code=201, response_model=Collaborator)
+@_collaborators.post("", summary="Attach a collaborator", status_code=201, response_model=Collaborator)
 async def attach_collaborator(
     caller: Caller, request: Request, account: str, body: NewCollaborator, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -84,7 +87,7 @@ async def attach_collaborator(
     return await created(caller, request, idempotency_key, make)
 
 
-@router.get("/{collaborator}", summary="Read a collaborator", response_model=Collaborator)
+@_collaborators.get("/{collaborator}", summary="Read a collaborator", response_model=Collaborator)
 async def read_collaborator(caller: Caller, account: str, collaborator: str) -> Response:
     """Return the collaborator with this id or subject."""
     async with caller.read() as connection:
@@ -93,7 +96,7 @@ async def read_collaborator(caller: Caller, account: str, collaborator: str) -> 
     return answer(Collaborator.model_validate(found), found["version"])
 
 
-@router.patch("/{collaborator}", summary="Change a collaborator", response_model=Collaborator)
+@_collaborators.patch("/{collaborator}", summary="Change a collaborator", response_model=Collaborator)
 async def change_collaborator(
     caller: Caller, account: str, collaborator: str, body: CollaboratorChange, if_match: IfMatch = None
 ) -> Response:
@@ -108,7 +111,7 @@ async def change_collaborator(
     return answer(Collaborator.model_validate(found), found["version"])
 
 
-@router.delete("/{collaborator}", summary="Withdraw a grant", status_code=204)
+@_collaborators.delete("/{collaborator}", summary="Withdraw a grant", status_code=204)
 async def withdraw_collaborator(caller: Caller, account: str, collaborator: str, if_match: IfMatch = None) -> None:
     """Withdraw the grant; gateways refuse the next request within a second. The account's managers, owners and admins."""
     async with caller.change() as unit:
@@ -117,3 +120,27 @@ async def withdraw_collaborator(caller: Caller, account: str, collaborator: str,
         found = await _collaborator(unit.connection, row["id"], collaborator)
         rows.check_version(found, None if if_match is None else expected_version(if_match))
         await service.withdraw(unit, [found])
+
+
+router.include_router(_collaborators)
+
+
+@router.get("/explain", tags=["access"], summary="Why a request is admitted or refused", responses=PROBLEMS)
+async def explain(
+    caller: Caller,
+    request: Request,
+    subject: Annotated[str, Query(alias="as", pattern=r"^(user|service_account):[A-Za-z0-9._-]{1,100}$")],
+    op: Annotated[str, Query(max_length=60, description="an endpoint, for example tts.bytes or stt.websocket")] = "tts.websocket",
+    model: Annotated[str | None, Query(max_length=100)] = None,
+    voice: Annotated[str | None, Query(max_length=200)] = None,
+    account: Annotated[str | None, Query(max_length=63, description="the account that the path pins")] = None,
+    profile: Annotated[str, Query(max_length=30)] = "cartesia",
+) -> Explanation:
+    """Return the data plane's own decision with every rule that took part. Members ask about themselves only."""
+    state = request.app.state
+    question = Question(caller.workspace, "", op, model, voice, account, profile)
+    async with caller.read() as connection:
+        if caller.actor.role == "member" and subject not in (f"user:{caller.actor.id}", f"user:{caller.actor.name}"):
+            raise Problem("forbidden", "Members may ask about themselves only.")
+        found = await explained(connection, question, subject, state.settings.public_url, state.units.clock())
+    return Explanation.model_validate(found, from_attributes=True)

@@ -28,6 +28,27 @@ class CollaboratorChange(Shape):
     operations: Operations = []
 
 
+class Finding(Answer):
+    """One rule that was looked at."""
+
+    rule: str
+    effect: str = Field(description="allows, refuses, or does not apply")
+    text: str
+
+
+class Explanation(Answer):
+    """What a gateway decides, and every rule that took part, in the order in which they are asked."""
+
+    is_admitted: bool
+    reason: str = Field(description="admitted, or the refusal's reason", examples=["admitted"])
+    message: str
+    endpoint: str
+    account: str
+    model: str
+    team: str
+    findings: list[Finding]
+
+
 class Collaborator(Answer):
     """A subject attached to an account with a role."""
 

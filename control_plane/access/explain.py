@@ -1,0 +1,45 @@
+"""Why a principal may or may not do something: the data plane's own decision over this workspace's records.
+
+The records come from the same reader that the publisher uses, so what is explained is what pods decide on; a change that
+is committed and not yet published is already in it. Read next: `policy.explain`.
+"""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from contracts.snapshot import Snapshot
+from control_plane.access import queries
+from control_plane.kit.problems import Problem, not_found
+from control_plane.publish import reader
+from policy.explain import Explanation, Question, Unanswerable, explain
+from policy.index import index_of
+from policy.world import World
+
+_KINDS = ("teams", "principals", "accounts", "models", "grants")
+
+
+async def explained(connection: AsyncConnection, question: Question, subject: str, public_url: str, now: float) -> Explanation:
+    """Return the explanation. question: its subject is not yet known; subject: `user:<id or name>` or `service_account:…`.
+
+    Raises Problem not_found for a subject that is not there, invalid_request for what cannot be asked.
+    """
+    kind, _, reference = subject.partition(":")
+    identity = (await queries.subjects(connection, kind, [reference])).get(reference)
+    if identity is None:
+        raise not_found(kind.replace("_", " "), reference)
+    records = {name: tuple(await reader.records_of(connection, name, None)) for name in _KINDS}
+    workspaces, issuers = await reader.workspace_records(connection, None, public_url)
+    snapshot = Snapshot(revision=0, created_at_ms=0, workspaces=tuple(workspaces), issuers=tuple(issuers), **records)
+    asked = Question(
+        workspace=question.workspace,
+        subject=f"{kind}:{identity}",
+        endpoint=question.endpoint,
+        model=question.model,
+        voice=question.voice,
+        pin=question.pin,
+        profile=question.profile,
+    )
+    try:
+        return explain(asked, World(index_of(snapshot)), now)
+    except Unanswerable as unanswerable:
+        # The text is written for whoever asked, and names only what the question names.
+        raise Problem("invalid_request", str(unanswerable)) from unanswerable

@@ -1,0 +1,108 @@
+"""`glottis explain`, `audit`, `pods`, `republish`, `rewrap`: what operators ask and do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from glottis.client import DEFAULT_DATA_DIR, ControlPlane
+from glottis.tables import show
+
+_DATA_DIR = click.option(
+    "--data-dir", type=click.Path(path_type=Path), default=DEFAULT_DATA_DIR, help="Folder of a running `glottis up`."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_MARKS = {"allows": ("✓", "green"), "refuses": ("✗", "red"), "does not apply": ("·", "bright_black")}
+
+
+@click.command()
+@click.option("--as", "subject", required=True, metavar="SUBJECT", help="user:NAME or service_account:NAME.")
+@click.option("--op", default="tts.websocket", show_default=True, help="The endpoint, for example tts.bytes or stt.websocket.")
+@click.option("--model", help="The model that the request names.")
+@click.option("--voice", help="The voice that the request names.")
+@click.option("--account", help="The account that the path pins (/cartesia/@ACCOUNT/…).")
+@click.option("--profile", default="cartesia", show_default=True, help="The wire protocol: cartesia or kokoro.")
+@_JSON
+@_DATA_DIR
+def explain(
+    subject: str,
+    op: str,
+    model: str | None,
+    voice: str | None,
+    account: str | None,
+    profile: str,
+    as_json: bool,
+    data_dir: Path,
+) -> int:
+    """Say what a gateway decides and print every rule that took part. Exit status 1 if it would refuse."""
+    query = [("as", subject), ("op", op), ("profile", profile)]
+    query += [(name, value) for name, value in (("model", model), ("voice", voice), ("account", account)) if value]
+    found = ControlPlane.find(os.environ, data_dir).json("GET", "/api/v1/explain", query)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for finding in found["findings"]:
+            mark, colour = _MARKS[finding["effect"]]
+            click.echo(f"{click.style(mark, fg=colour)} {finding['rule']:<10} {finding['text']}")
+        verdict = "Admitted" if found["is_admitted"] else f"Refused ({found['reason']})"
+        click.secho(f"{verdict}: {found['message']}", fg="green" if found["is_admitted"] else "red", bold=True)
+    return 0 if found["is_admitted"] else 1
+
+
+@click.command()
+@click.option("--kind", help="Only this kind, for example account.")
+@click.option("--target", help="Only what was done to this id.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many, the newest first.")
+@click.option("--export", "export_to", type=click.Path(dir_okay=False, path_type=Path), help="Write all of it as JSON lines.")
+@click.option("--verify", is_flag=True, help="Check that nothing was taken out or changed.")
+@_JSON
+@_DATA_DIR
+def audit(
+    kind: str | None, target: str | None, limit: int, export_to: Path | None, verify: bool, as_json: bool, data_dir: Path
+) -> int:
+    """Show who changed what. With --verify the exit status is 1 if the log is not whole."""
+    control_plane = ControlPlane.find(os.environ, data_dir)
+    if verify:
+        found = control_plane.json("GET", "/api/v1/audit/verification")
+        said = "whole" if found["is_whole"] else f"BROKEN at entry {found['broken_at']}"
+        click.echo(f"The audit log of {found['entries']} entries is {said}; its head is {found['head']}.")
+        return 0 if found["is_whole"] else 1
+    if export_to is not None:
+        export_to.write_bytes(control_plane.request("GET", "/api/v1/audit/export"))
+        click.echo(f"Wrote {export_to}.")
+        return 0
+    query = [("limit", str(limit))] + [(name, value) for name, value in (("kind", kind), ("target", target)) if value]
+    rows = control_plane.json("GET", "/api/v1/audit", query)["items"]
+    show(rows, ("at", "actor_name", "action", "kind", "target_name", "after"), as_json=as_json, empty="Nothing was changed yet.")
+    return 0
+
+
+@click.command()
+@_JSON
+@_DATA_DIR
+def pods(as_json: bool, data_dir: Path) -> None:
+    """Show which gateway pod runs which revision."""
+    found = ControlPlane.find(os.environ, data_dir).json("GET", "/api/v1/pods")
+    if not as_json:
+        click.echo(f"Published revision: {found['revision']}")
+    columns = ("pod", "version", "revision", "is_current", "open_sessions", "open_exchanges", "is_draining", "spool_bytes")
+    show(found["pods"], columns, as_json=as_json, empty="No pod was heard of in the last minute.")
+
+
+@click.command()
+@_DATA_DIR
+def republish(data_dir: Path) -> None:
+    """Write everything that gateways read anew from the database, for example after the bus lost its disk."""
+    ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/republish")
+    click.echo("Asked for; `glottis pods` shows when pods run the new revision.", err=True)
+
+
+@click.command()
+@_DATA_DIR
+def rewrap(data_dir: Path) -> None:
+    """Move every stored secret to the first key of the key file, and seal it for the current fleet key."""
+    moved = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/rewrap")["moved"]
+    click.echo(f"Moved {moved} secrets.")
