@@ -115,7 +115,8 @@ async def test_rewrap_moves_every_secret_to_the_new_key_and_the_old_key_can_go(
     both = replace(control_plane.settings, key_encryption_keys=(*new, *control_plane.settings.key_encryption_keys))
     only_new = replace(control_plane.settings, key_encryption_keys=new)
     port = free_port()
-    async with serving(replace(both, port=port)), replace(control_plane, url=f"http://127.0.0.1:{port}").client() as client:
+    other = replace(control_plane, url=f"http://127.0.0.1:{port}")
+    async with serving(replace(both, port=port)), other.client() as client:
         moved = (await client.post("/rewrap")).json()["moved"]
         again = (await client.post("/rewrap")).json()["moved"]
     # The account's credential, the workspace's two keys, the signing key.
