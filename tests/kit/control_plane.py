@@ -25,6 +25,7 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from nats.aio.client import Client
+from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from contracts import codec, manifest, sealing
@@ -263,16 +264,20 @@ class Watcher:
             if entry is None:
                 continue
             opened = manifest.opened(entry.value, [self._manifest_public])
-            chunks = []
-            for name in opened.chunks:
-                if name not in self._chunks:
-                    found = await self._config.get(chunk_key(name))
-                    assert found.value is not None
-                    assert manifest.chunk_name(found.value) == name
-                    self._chunks[name] = found.value
-                chunks.append(self._chunks[name])
+            try:
+                chunks = [await self._chunk(name) for name in opened.chunks]
+            except KeyNotFoundError:
+                continue  # as a pod does: a snapshot that is not whole is not acted on
             self.snapshot = snapshot_of(opened.revision, opened.created_at_ms, chunks)
             self._news.set()
+
+    async def _chunk(self, name: str) -> bytes:
+        if name not in self._chunks:
+            found = await self._config.get(chunk_key(name))
+            assert found.value is not None
+            assert manifest.chunk_name(found.value) == name
+            self._chunks[name] = found.value
+        return self._chunks[name]
 
     async def _follow_revocations(self) -> None:
         watcher = await self._revocations.watch(">")
