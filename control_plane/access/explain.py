@@ -7,8 +7,8 @@ is committed and not yet published is already in it. Read next: `policy.explain`
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.snapshot import Snapshot
-from control_plane.access import queries
-from control_plane.kit.problems import Problem, not_found
+from control_plane.access import service
+from control_plane.kit.problems import Problem
 from control_plane.publish import reader
 from policy.explain import Explanation, Question, Unanswerable, explain
 from policy.index import index_of
@@ -22,16 +22,13 @@ async def explained(connection: AsyncConnection, question: Question, subject: st
 
     Raises Problem not_found for a subject that is not there, invalid_request for what cannot be asked.
     """
-    kind, _, reference = subject.partition(":")
-    identity = (await queries.subjects(connection, kind, [reference])).get(reference)
-    if identity is None:
-        raise not_found(kind.replace("_", " "), reference)
+    resolved = (await service.resolved_subjects(connection, [subject]))[0]
     records = {name: tuple(await reader.records_of(connection, name, None)) for name in _KINDS}
     workspaces, issuers = await reader.workspace_records(connection, None, public_url)
     snapshot = Snapshot(revision=0, created_at_ms=0, workspaces=tuple(workspaces), issuers=tuple(issuers), **records)
     asked = Question(
         workspace=question.workspace,
-        subject=f"{kind}:{identity}",
+        subject=resolved.text,
         endpoint=question.endpoint,
         model=question.model,
         voice=question.voice,
