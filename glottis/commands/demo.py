@@ -20,6 +20,7 @@ from glottis.first_run import control_plane, ensure_caller_token
 from glottis.running import chosen_ports, run_stack, stack_options
 from glottis.stack import Stack
 from glottis.welcome import base_url, welcome
+from kokoro_backend.agent_demo import agent
 
 # From the gateway's spool over the bus to the aggregator: a second or two, more on a busy machine.
 _USAGE_DEADLINE_SECONDS: Final = 30.0
@@ -45,7 +46,8 @@ class Counted:
     cost: str
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @stack_options
 @click.option("--once", is_flag=True, help="Stop when the calls are made and counted.")
 @click.option(
@@ -55,13 +57,23 @@ class Counted:
     show_default=True,
     help="Where the wav files go.",
 )
-def demo(data_dir: Path, port_base: int | None, http_port: int | None, https_port: int | None, once: bool, out: Path) -> None:
+def demo(
+    context: click.Context,
+    data_dir: Path,
+    port_base: int | None,
+    http_port: int | None,
+    https_port: int | None,
+    once: bool,
+    out: Path,
+) -> None:
     """Run everything and speak through it with the official Cartesia SDK.
 
     Makes three kinds of calls (bytes, server-sent events, WebSocket), writes their audio, shows what they cost, and
     stays up until Ctrl-C.
     """
 
+    if context.invoked_subcommand is not None:
+        return
     folder = out.resolve()
 
     async def speak(stack: Stack, console: Console) -> None:
@@ -78,6 +90,9 @@ def demo(data_dir: Path, port_base: int | None, http_port: int | None, https_por
             await asyncio.Event().wait()
 
     run_stack(data_dir, chosen_ports(port_base, http_port, https_port), speak, shows_output=False)
+
+
+demo.add_command(agent)
 
 
 async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:

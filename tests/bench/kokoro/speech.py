@@ -96,16 +96,20 @@ def engine_figures(direct: Direct, runs: int) -> None:
     say("\nEngine alone, text work included")
     for name, text in (("short", SHORT), ("eight seconds", EIGHT_SECONDS)):
         figures: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+        cpu: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(runs):
             for is_urgent in (False, True):
+                began = time.process_time()
                 first, total, audio = direct.spoken(text, is_urgent=is_urgent)
+                cpu[is_urgent].append((time.process_time() - began) / (len(audio) / SAMPLE_RATE))
                 figures[is_urgent].append((first, total, len(audio) / SAMPLE_RATE))
         for is_urgent, label in ((False, "one shot"), (True, "windows")):
             firsts, totals, lengths = zip(*figures[is_urgent], strict=True)
             factor = min(total / length for total, length in zip(totals, lengths, strict=True))
             middle = statistics.median(total / length for total, length in zip(totals, lengths, strict=True))
             say(f"  {name:14} {lengths[0]:5.2f} s  {label:9} first audio {spread(list(firsts))}")
-            say(f"  {'':14} {'':7}  {'':9} real-time factor lowest {factor:.2f}, median {middle:.2f}")
+            used = statistics.median(cpu[is_urgent])
+            say(f"  {'':34} real-time factor lowest {factor:.2f}, median {middle:.2f}; CPU seconds a second {used:.2f}")
 
 
 async def _first_audio(server: SpeechServer, pieces: Iterable[str] | str) -> float:
