@@ -107,7 +107,7 @@ async def ensure_client(stack: Stack) -> None:
             )
         )
     async with _http(stack.control_plane_url) as http:
-        if client_file(stack.folder).exists() and await _is_good(http, control_plane(stack).token):
+        if _is_of(client_file(stack.folder), stack) and await _is_good(http, control_plane(stack).token):
             return
         answer = await _bootstrap(http, read(stack.keys.owner_secret))
         if answer.status_code == 401:
@@ -127,7 +127,7 @@ async def ensure_client(stack: Stack) -> None:
 async def ensure_caller_token(stack: Stack, now: datetime) -> Secret:
     """Return a token for calls through the gateway, kept in `<data-dir>/caller.json`; minted if need be. now: aware."""
     file = stack.folder / "caller.json"
-    if file.exists():
+    if _is_of(file, stack):
         kept = json.loads(file.read_bytes())
         if datetime.fromisoformat(kept["expires_at"]) - now > _RENEWAL:
             return Secret(kept["token"])
@@ -135,13 +135,19 @@ async def ensure_caller_token(stack: Stack, now: datetime) -> Secret:
     minted = await asyncio.to_thread(control_plane(stack).json, "POST", "/api/v1/tokens", (), wanted)
     token: str = minted["token"]
     expires_at = (now + timedelta(seconds=_YEAR_SECONDS)).astimezone(UTC).isoformat()
-    write_private(file, json.dumps({"token": token, "expires_at": expires_at}).encode() + b"\n")
+    document = json.dumps({"url": stack.control_plane_url, "token": token, "expires_at": expires_at})
+    write_private(file, document.encode() + b"\n")
     return Secret(token)
 
 
 async def _bootstrap(http: httpx.AsyncClient, secret: Secret) -> httpx.Response:
     wanted = {"secret": secret.reveal().decode(), "workspace": WORKSPACE, "name": "This machine", "owner": OWNER}
     return await http.post("/api/v1/bootstrap", json=wanted)
+
+
+def _is_of(file: Path, stack: Stack) -> bool:
+    # The control plane's address is its tokens' issuer: a start on other ports needs tokens of the new one.
+    return file.exists() and json.loads(file.read_bytes()).get("url") == stack.control_plane_url
 
 
 async def _is_good(http: httpx.AsyncClient, token: Secret) -> bool:
