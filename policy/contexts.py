@@ -5,6 +5,7 @@ without an id is a context of its own, matched to answers in order. Knows no byt
 `policy.session`, which feeds it with judged messages and with what the provider says.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, TypeVar
@@ -12,7 +13,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from contracts.events import Outcome
-from policy.facts import Facts
 from policy.refusal import Refusal
 from policy.route import Route
 from policy.usage import Settled, SettledContext, Tally
@@ -35,15 +35,37 @@ class Said(msgspec.Struct):
     error_code: object = None
 
 
+_LONG: Final = 512
+"""bytes; a message over it is worth a look for its audio first"""
+_AUDIO: Final = re.compile(rb'"data"\s*:\s*"')
+
 _READER: Final = msgspec.json.Decoder(Said)
 
 
 def said_by(payload: bytes) -> Said | None:
     """Read a provider's text message; None if it is no JSON object."""
+    if len(payload) > _LONG:
+        payload = _without_audio(payload)
     try:
         return _READER.decode(payload)
     except msgspec.DecodeError:  # also ValidationError: an array, a bare word (speech-to-text has those)
         return None
+
+
+def _without_audio(payload: bytes) -> bytes:
+    """Return the message with its `data` emptied, if that is one plain string: base64 is most of a message, and says nothing.
+
+    `"data"` and a colon can only be a key (inside a string the quotes would be escaped), and what follows it up to the next
+    quote, which no backslash precedes, is its value. So the two texts differ in nothing else.
+    """
+    found = _AUDIO.search(payload, 0, _LONG)
+    if found is None:
+        return payload
+    begin = found.end()
+    end = payload.find(b'"', begin)
+    if end < 0 or payload.find(b"\\", begin, end) >= 0:
+        return payload
+    return payload[:begin] + payload[end:]
 
 
 class Context:
@@ -114,19 +136,19 @@ class Contexts:
         if context_id is not None:
             _remember(self._refused, context_id, refusal)
 
-    def open(self, facts: Facts, route: Route, now: float) -> Context:
+    def open(self, context_id: str | None, voice: str, route: Route, now: float) -> Context:
         """Make the context of a message that was admitted."""
         session = self._session
         session.contexts += 1
         tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, dict(route.metadata))
-        settled = SettledContext(session, tally, now, model=route.model, voice=facts.voice or "")
-        context = Context(facts.context_id, route, settled)
-        if facts.context_id is None:
+        settled = SettledContext(session, tally, now, model=route.model, voice=voice)
+        context = Context(context_id, route, settled)
+        if context_id is None:
             self._anonymous.append(context)
         else:
-            self._live[facts.context_id] = context
-            self._ended.pop(facts.context_id, None)
-            self._refused.pop(facts.context_id, None)
+            self._live[context_id] = context
+            self._ended.pop(context_id, None)
+            self._refused.pop(context_id, None)
         return context
 
     def surplus(self) -> Context | None:

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import msgspec
+
 from contracts.events import Outcome
 from contracts.secret import Secret
 from policy import frames
 from policy.contexts import Contexts, said_by
 from policy.facts import Facts, Unjudgeable
 from policy.frames import Gate, Message, Tap, Walker
-from policy.peek import facts_of_json
+from policy.recall import Heard, Recall
 from policy.refusal import TABLE, Refusal, in_band_error
 from policy.rewrite import masked
 from policy.route import Route
@@ -49,58 +51,49 @@ class SessionLimits:
     """a cancelled context that the provider says nothing more about is settled"""
 
 
-@dataclass(frozen=True, slots=True)
-class ToClient:
+class ToClient(msgspec.Struct, frozen=True, gc=False):
     """Write to the client."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ToUpstream:
+class ToUpstream(msgspec.Struct, frozen=True, gc=False):
     """Write to the provider."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """Write usage down before what follows leaves."""
 
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True)
-class SettleContext:
+class SettleContext(msgspec.Struct, frozen=True, gc=False):
     """A context ended."""
 
     context: SettledContext
 
 
-@dataclass(frozen=True, slots=True)
-class Redial:
+class Redial(msgspec.Struct, frozen=True, gc=False):
     """Drop the provider's connection, on which no message went out, and dial the route's account instead."""
 
     route: Route
 
 
-@dataclass(frozen=True, slots=True)
-class EndClient:
+class EndClient(msgspec.Struct, frozen=True, gc=False):
     """Write nothing more to the client: flush, then end that direction of the connection. Reads go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndUpstream:
+class EndUpstream(msgspec.Struct, frozen=True, gc=False):
     """Likewise towards the provider."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True, gc=False):
     """Both sides are over: flush, close both connections, settle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True, gc=False):
     """Something that an operator must see: a fixed word, never content."""
 
     what: str
@@ -163,6 +156,7 @@ class Session:
         "_quiet_since",
         "_random",
         "_reader",
+        "_recall",
         "_secret",
         "_takes",
         "_upstream",
@@ -206,6 +200,7 @@ class Session:
         self._client = None if judged else Walker("client", limits.message_bytes)
         self._reader = Tap(limits.message_bytes, limits.judged_message_bytes) if judged else None
         self._upstream: Walker = self._reader or Walker("server", limits.message_bytes)
+        self._recall = Recall(route.endpoint)
         self._contexts = Contexts(settled, pod, limits.contexts)
         self._judged: dict[tuple[str | None, str | None, bool, bool], Route | Refusal] = {}
         self.tally = None if judged else Tally(settled.request_id, route.attribution, pod, dict(route.metadata))
@@ -476,8 +471,8 @@ class Session:
         self._is_redialling = False
         self._upstream_ended = True
         for _, _, payload in self._waiting:
-            facts = facts_of_json(payload, self.route.endpoint)
-            self._refuse(refusal, facts.context_id if isinstance(facts, Facts) else None, now, out)
+            heard = self._recall.hear(payload)
+            self._refuse(refusal, heard.context_id if isinstance(heard, Heard) else None, now, out)
         self._waiting.clear()
         self._end(refusal.reason, now, out, code=1008)
         return out
@@ -521,26 +516,27 @@ class Session:
         _, raw, payload = message
         settled.messages_from_client += 1
         settled.bytes_from_client += len(payload)
-        facts = facts_of_json(payload, self.route.endpoint)
-        if isinstance(facts, Unjudgeable):
+        heard = self._recall.hear(payload)
+        if isinstance(heard, Unjudgeable):
             settled.contexts_refused += 1
-            self._refuse(Refusal(facts.reason), None, now, out)
+            self._refuse(Refusal(heard.reason), None, now, out)
             return
         contexts = self._contexts
-        context = contexts.live(facts.context_id)
+        context_id = heard.context_id
+        context = contexts.live(context_id)
         if context is not None and context.refusal is not None:
-            self._refuse(context.refusal, facts.context_id, now, out)
+            self._refuse(context.refusal, context_id, now, out)
             return
-        if not facts.speaks and (context is not None or contexts.was_admitted(facts.context_id)):
-            if context is not None and facts.cancels:
+        if not heard.speaks and (context is not None or contexts.was_admitted(context_id)):
+            if context is not None and heard.facts.cancels:
                 context.is_cancelled = True
                 context.ends_by = now + self._limits.cancelled_seconds
             out.append(ToUpstream(raw))
             return
-        verdict = self._verdict(facts, context is None, now)
+        verdict = self._verdict(heard, context is None, now)
         if isinstance(verdict, Refusal):
-            contexts.refused(facts.context_id, verdict)
-            self._refuse(verdict, facts.context_id, now, out)
+            contexts.refused(context_id, verdict)
+            self._refuse(verdict, context_id, now, out)
             return
         if verdict.account.id != self.route.account.id:
             self._takes = False
@@ -551,15 +547,15 @@ class Session:
             out.append(Redial(verdict))
             return
         if context is None:
-            context = contexts.open(facts, verdict, now)
+            context = contexts.open(context_id, heard.facts.voice or "", verdict, now)
             if (surplus := contexts.surplus()) is not None:
                 out.append(SettleContext(contexts.end(surplus, "completed", now)))
         about = context.settled
-        if facts.characters:
-            about.tally.add("characters", facts.characters)
-            about.characters += facts.characters
-            settled.characters += facts.characters
-            about.transcript += facts.transcript
+        if heard.characters:
+            about.tally.add("characters", heard.characters)
+            about.characters += heard.characters
+            settled.characters += heard.characters
+            about.transcript += heard.transcript
         about.text_ended_at = now
         if not self._has_sent:
             self._has_sent = True
@@ -568,10 +564,11 @@ class Session:
         out.append(Record(about.tally))
         out.append(ToUpstream(raw))
 
-    def _verdict(self, facts: Facts, is_new: bool, now: float) -> Route | Refusal:
+    def _verdict(self, heard: Heard, is_new: bool, now: float) -> Route | Refusal:
         """Say where a message goes that speaks, or that opens a context."""
-        if not facts.speaks:
-            earlier = self._contexts.refusal_of(facts.context_id)
+        facts = heard.facts
+        if not heard.speaks:
+            earlier = self._contexts.refusal_of(heard.context_id)
             if earlier is not None:
                 return earlier
             if facts.model is None:
