@@ -1,15 +1,10 @@
 """Fuzzing the policy core: `python -m tests.fuzz.policy --seconds 60 [target …]`.
 
-Each target takes any bytes and fails by raising. The loop mutates seeds that have the right shape (recorded heads, bodies,
-forms, tokens); an input that fails is written to `tests/fuzz/corpus/policy/<target>/`, which `make test` replays for ever
-after (`tests/unit/policy/test_fuzz_corpus.py`). The seed is printed: the same seed repeats a run.
+Seeds have the right shape (recorded heads, bodies, forms, tokens); what failed is kept in `tests/fuzz/corpus/policy/<target>/`,
+which `make test` replays for ever after (`tests/unit/policy/test_fuzz_corpus.py`). The loop is that of `tests.fuzz.loop`.
 """
 
-import argparse
-import hashlib
-import random
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +21,7 @@ from policy.refusal import TABLE, Refusal, http_answer, in_band_error
 from policy.rewrite import request_head
 from policy.scan import cartesia_version
 from policy.world import World
+from tests.fuzz.loop import main
 from tests.kit.identities import NOW, b64, idp_token, own_token, voice_workspace
 
 CORPUS = Path(__file__).parent / "corpus" / "policy"
@@ -127,88 +123,5 @@ def seeds_of(target: str) -> list[bytes]:
     return [*kept, part % b"model" + file_part + b"--b--\r\n", file_part + part % b"model_id" + part % b"voice_id" + b"--b--"]
 
 
-TOKENS = (
-    b"\r\n",
-    b"\n",
-    b"\0",
-    b":",
-    b"%",
-    b"%2e",
-    b"..",
-    b"//",
-    b"@",
-    b"=",
-    b"&",
-    b";",
-    b'"',
-    b"\\u0061",
-    b"\xff",
-    b"--b",
-    b" ",
-)
-
-
-def mutated(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
-    """Return the input with a few small changes."""
-    changed = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randint(0, len(changed))
-        kind = rng.randrange(6)
-        if kind == 0:
-            changed[at:at] = rng.choice(TOKENS)
-        elif kind == 1:
-            del changed[at : at + rng.randint(1, 8)]
-        elif kind == 2 and changed:
-            changed[min(at, len(changed) - 1)] ^= 1 << rng.randrange(8)
-        elif kind == 3:
-            piece = changed[at : at + rng.randint(1, 60)]
-            to = rng.randint(0, len(changed))
-            changed[to:to] = piece
-        elif kind == 4:
-            other = rng.choice(others)
-            cut = rng.randint(0, len(other))
-            changed[at:] = other[cut:]
-        else:
-            changed[at : at + 1] = bytes([rng.randrange(256)])
-    return bytes(changed)
-
-
-def run(target: str, seconds: float, seed: int) -> int:
-    """Fuzz one target for so long; return how many inputs failed. Each failure is kept once, by its exception."""
-    rng = random.Random(f"{seed}{target}")
-    pool = seeds_of(target)
-    until = time.monotonic() + seconds
-    tried = 0
-    failures: set[str] = set()
-    while time.monotonic() < until:
-        data = mutated(rng.choice(pool), pool, rng)
-        tried += 1
-        try:
-            TARGETS[target](data)
-        except Exception as error:  # any exception is the finding
-            kind = f"{type(error).__name__} {error}"
-            if kind not in failures:
-                failures.add(kind)
-                folder = CORPUS / target
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-                sys.stdout.write(f"{target}: {kind[:200]}\n")
-        else:
-            if len(data) < 4096 and rng.random() < 0.01 and len(pool) < 5000:
-                pool.append(data)
-    sys.stdout.write(f"{target}: {tried} inputs, {len(failures)} failures, seed {seed}\n")
-    return len(failures)
-
-
-def main() -> int:
-    """Run the targets that the command line names, or all of them."""
-    parser = argparse.ArgumentParser(description="Fuzz the policy core.")
-    parser.add_argument("targets", nargs="*", default=list(TARGETS), help=f"of {', '.join(TARGETS)}")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    asked = parser.parse_args()
-    return 1 if sum(run(target, asked.seconds, asked.seed) for target in asked.targets) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(TARGETS, seeds_of, CORPUS, "the policy core"))

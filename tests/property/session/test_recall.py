@@ -1,0 +1,47 @@
+"""A message that is recalled says what it would say if it were read whole."""
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policy.facts import Facts
+from policy.peek import facts_of_json
+from policy.providers import cartesia
+from policy.recall import Heard, Recall
+
+_texts = st.one_of(
+    st.sampled_from(["", " ", "Hi.", "a<break time='1s'/>b", '"', "\\", "é\U0001f600", "\t", "transcript"]), st.text(max_size=20)
+)
+_messages = st.fixed_dictionaries(
+    {"transcript": _texts, "context_id": st.one_of(st.sampled_from(["c1", "c2"]), st.text(max_size=8))},
+    optional={
+        "model_id": st.sampled_from(["sonic-3", "sonic-9", "transcript"]),
+        "voice": st.sampled_from(["v1", {"mode": "id", "id": "v1"}, {"context_id": "c9"}]),
+        "continue": st.booleans(),
+        "cancel": st.booleans(),
+        "metadata": st.sampled_from([{"transcript": "inner"}, ["transcript"], "context_id"]),
+    },
+)
+
+
+@given(st.lists(st.tuples(_messages, st.booleans(), st.booleans()), max_size=6))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_messages_are_heard_as_if_each_were_the_first(sent: list[tuple[dict[str, object], bool, bool]]) -> None:
+    recall = Recall(cartesia.TTS_WEBSOCKET)
+    for message, is_ascii, is_compact in sent:
+        payload = json.dumps(message, ensure_ascii=is_ascii, separators=(",", ":") if is_compact else None)
+        heard = recall.hear(payload.encode("utf-8", "surrogatepass"))
+        whole = facts_of_json(payload.encode("utf-8", "surrogatepass"), cartesia.TTS_WEBSOCKET)
+        if not isinstance(whole, Facts):
+            assert heard == whole
+            continue
+        assert isinstance(heard, Heard)
+        assert (heard.context_id, heard.transcript, heard.characters, heard.speaks) == (
+            whole.context_id,
+            whole.transcript,
+            whole.characters,
+            whole.speaks,
+        )
+        if whole.speaks:
+            assert (heard.facts.model, heard.facts.voice, heard.facts.cancels) == (whole.model, whole.voice, whole.cancels)
