@@ -7,6 +7,7 @@ has surely heard of it, so that none stores the subject behind its back. Blocks,
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ POLL_SECONDS = 2.0
 _HEARD_BY_ALL_SECONDS = 3 * POLL_SECONDS
 _TAKEN_BY_ANOTHER_NS = 60_000_000_000
 """a running job that nobody wrote to for this long is taken over"""
+_BOTH_HAVE_WRITTEN_SECONDS = 0.5
 _SLOTS_AT_ONCE = 50
 
 _IN_TIME = "workspace = {workspace:String} AND slot >= {start:DateTime('UTC')} AND slot < {end:DateTime('UTC')}"
@@ -43,7 +45,10 @@ _FORGET_EVENTS = (
     f"ALTER TABLE usage_events UPDATE principal = '{ERASED}', principal_name = '', token = '', metadata = map()"
     f" WHERE {_SUBJECT} AND at < {{end:DateTime('UTC')}}"
 )
-_FORGET_ROLLUPS = f"DELETE FROM usage_rollups WHERE {_SUBJECT} AND slot IN {{slots:Array(DateTime('UTC'))}}"
+# Only of older generations: the subject may have been active again since, and a job may be done twice.
+_FORGET_ROLLUPS = (
+    f"DELETE FROM usage_rollups WHERE {_SUBJECT} AND slot IN {{slots:Array(DateTime('UTC'))}} AND version < {{version:UInt64}}"
+)
 _EXCHANGES = (
     "SELECT DISTINCT request_id FROM spans WHERE workspace = {workspace:String}"
     " AND attributes['glottis.principal.id'] = {subject:String} AND start < {end:DateTime('UTC')}"
@@ -54,6 +59,17 @@ _FORGET_ASIDE = (
     "DELETE FROM set_aside WHERE endsWith(subject, concat('.', {workspace:String})) AND position(payload, {subject:String}) > 0"
 )
 _WAIT_FOR_MUTATION = {"mutations_sync": 2, "lightweight_deletes_sync": 2}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What decides the price of a stored event."""
+
+    workspace: str
+    provider: str
+    account: str
+    model: str
+    operation: str
 
 
 class Jobs:
@@ -94,6 +110,9 @@ class Jobs:
     def _do(self, job: Job) -> None:
         client = self._store.client()
         job = jobs.write(client, job, time.time_ns(), state="running")
+        time.sleep(_BOTH_HAVE_WRITTEN_SECONDS)
+        if [one.version for one in jobs.jobs_of(client, job.workspace, job.id)] != [job.version]:
+            return  # another aggregator took it at the same moment, and wrote last
         _log.info("job begun", job=job.id, kind=job.kind, workspace=job.workspace)
 
         def progress(detail: dict[str, int]) -> None:
@@ -153,8 +172,9 @@ def erase(store: Store, job: Job, progress: Callable[[dict[str, int]], None]) ->
     client.command(_FORGET_ASIDE, parameters=parameters, settings=_WAIT_FOR_MUTATION)
     slots = [slot for (slot,) in client.query(_SLOTS_OF_SUBJECT, parameters=parameters).result_rows]
     for some in _some(slots):
-        store.recompute((job.workspace, slot) for slot in some)
-        client.command(_FORGET_ROLLUPS, parameters={**parameters, "slots": some}, settings=_WAIT_FOR_MUTATION)
+        version = store.recompute((job.workspace, slot) for slot in some)
+        older = {**parameters, "slots": some, "version": version}
+        client.command(_FORGET_ROLLUPS, parameters=older, settings=_WAIT_FOR_MUTATION)
         progress(detail)
     return detail
 
@@ -163,7 +183,8 @@ def _repriced(row: Row, prices: PriceIndex) -> Row | None:
     """Return the row with what it costs now; None if that is what it says already."""
     fields = dict(zip(USAGE_COLUMNS, row, strict=True))
     at_ms = _milliseconds(fields["at"].replace(tzinfo=UTC))
-    priced = prices.priced(fields["workspace"], fields["provider"], fields["account"], fields["model"], fields["units"], at_ms)
+    to = _Stored(fields["workspace"], fields["provider"], fields["account"], fields["model"], fields["operation"])
+    priced = prices.priced(to, fields["units"], at_ms)
     if priced.costs == fields["costs"] and priced.currencies == fields["currencies"]:
         return None
     times = {name: fields[name].replace(tzinfo=UTC) for name in ("slot", "at")}

@@ -1,12 +1,13 @@
 """From units to money: what an event costs by the price book, unit by unit.
 
-Decimals only. Knows neither the bus nor ClickHouse. A unit without a price stays out of the result, so that it shows as
+Decimals only. Knows neither the bus nor ClickHouse. Usage without a price stays out of the result, so that it shows as
 unpriced; it is never zero. Which entry applies is `contracts.prices`' rule, here only made fast.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
+from typing import Protocol
 
 from contracts.prices import PRICES_ARE_PER, Price, PriceBook, cost
 
@@ -15,10 +16,31 @@ COST_SCALE = Decimal("1e-18")
 _STORED = Context(prec=38)
 _LARGEST_PRICE = Decimal(1_000_000)
 
+_BILLED_BY = {
+    "tts": ("characters", "audio_out_ms", "requests"),
+    "stt": ("audio_in_ms", "requests"),
+}
+"""operation to the units that its price may be for: where one of them has a price, the others are measured, not billed"""
+
+
+class Billed(Protocol):
+    """What of an event's attribution decides its price."""
+
+    @property
+    def workspace(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def account(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def operation(self) -> str: ...
+
 
 @dataclass(frozen=True)
 class PricedUnits:
-    """Unit to cost and to currency, for the units that have a price; `revision` is of the book that was asked."""
+    """Unit to cost and to currency, for the units that are priced; `revision` is of the book that was asked."""
 
     costs: dict[str, Decimal]
     currencies: dict[str, str]
@@ -37,19 +59,33 @@ class PriceIndex:
             groups.setdefault((entry.workspace, entry.provider, entry.unit), []).append(entry)
         self._groups = {group: PriceBook(revision=book.revision, prices=tuple(entries)) for group, entries in groups.items()}
 
-    def priced(
-        self, workspace: str, provider: str, account: str, model: str, units: Mapping[str, int], at_ms: int
-    ) -> PricedUnits:
-        """Return what the units cost. units: unit to quantity; at_ms: when they were measured, which decides the price."""
+    def priced(self, to: Billed, units: Mapping[str, int], at_ms: int) -> PricedUnits:
+        """Return what the units cost. units: unit to quantity; at_ms: when they were measured, which decides the price.
+
+        Speech that is priced by the character is not priced by the second as well: its seconds cost 0. Where no unit of
+        an operation has a price, all of its units stay without a cost.
+        """
         costs: dict[str, Decimal] = {}
         currencies: dict[str, str] = {}
         for unit, quantity in units.items():
-            group = self._groups.get((workspace, provider, unit))
-            price = None if group is None else group.price_of(workspace, provider, account, model, unit, at_ms)
+            price = self._price_of(to, unit, at_ms)
             if price is not None:
                 costs[unit] = cost(price, quantity).quantize(COST_SCALE, context=_STORED)
                 currencies[unit] = price.currency
+            elif (other := self._price_of_another(to, unit, at_ms)) is not None:
+                costs[unit] = Decimal(0)
+                currencies[unit] = other.currency
         return PricedUnits(costs, currencies, self.revision)
+
+    def _price_of(self, to: Billed, unit: str, at_ms: int) -> Price | None:
+        group = self._groups.get((to.workspace, to.provider, unit))
+        return None if group is None else group.price_of(to.workspace, to.provider, to.account, to.model, unit, at_ms)
+
+    def _price_of_another(self, to: Billed, unit: str, at_ms: int) -> Price | None:
+        for other in _BILLED_BY.get(to.operation, ("requests",)):
+            if other != unit and (price := self._price_of(to, other, at_ms)) is not None:
+                return price
+        return None
 
 
 def _is_usable(entry: Price) -> bool:

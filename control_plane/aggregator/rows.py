@@ -64,7 +64,7 @@ def span_parts(message: bytes, now_ms: int) -> list[Part[SpanEvent]]:
 def usage_row(event: UsageEvent, prices: PriceIndex) -> Row:
     """Return the event, priced, in the order of USAGE_COLUMNS."""
     to = event.to
-    priced = prices.priced(to.workspace, to.provider, to.account, to.model, event.units, event.at_ms)
+    priced = prices.priced(to, event.units, event.at_ms)
     return [
         to.workspace, slot_of(event.at_ms), event.id, event.key, event.seq, event.is_final,
         _EPOCH + timedelta(milliseconds=event.at_ms), event.pod, to.principal, to.principal_kind, to.principal_name, to.team,

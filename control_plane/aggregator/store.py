@@ -80,14 +80,20 @@ class Store:
         """Insert spans; a copy of one that is there vanishes."""
         self._insert("spans", rows, SPAN_COLUMNS)
 
-    def recompute(self, touched: Iterable[tuple[str, datetime]]) -> None:
-        """Recompute the rollups of these (workspace, slot) pairs from the events that are there now."""
+    def recompute(self, touched: Iterable[tuple[str, datetime]]) -> int:
+        """Recompute the rollups of these (workspace, slot) pairs from the events that are there now.
+
+        Return the lowest version that was given: rows of these slots with a lower one are of older generations.
+        """
         pairs = iter(sorted(touched))
+        lowest = 0
         while some := list(islice(pairs, _SLOTS_A_STATEMENT)):
             client = self.client()
             # The version must be older than the read below: never fold the two statements into one.
-            version = client.query(_NEXT_VERSION, parameters={"touched": some}).result_rows[0][0]
+            version = int(client.query(_NEXT_VERSION, parameters={"touched": some}).result_rows[0][0])
             client.command(_RECOMPUTE, parameters={"touched": some, "version": version}, settings=_RECOMPUTE_SETTINGS)
+            lowest = lowest or version
+        return lowest
 
     def set_aside(self, rows: Sequence[Row]) -> None:
         """Keep events that could not be counted: (stream, sequence, part, subject, reason, at, payload)."""

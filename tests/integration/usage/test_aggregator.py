@@ -37,13 +37,21 @@ async def test_events_become_priced_rollups(bus: TestBus, tables: Tables, aggreg
     assert tables.rows("SELECT DISTINCT price_revision FROM usage_events") == [(7,)]
 
 
-async def test_a_unit_without_a_price_is_kept_as_unpriced(bus: TestBus, tables: Tables, aggregator: MakeAggregator) -> None:
+async def test_usage_without_a_price_is_kept_as_unpriced(bus: TestBus, tables: Tables, aggregator: MakeAggregator) -> None:
     await bus.publish_prices(1, price("characters", "0.00002"))
-    await bus.publish_usage(usage_event("r1", units={"characters": 5, "audio_out_ms": 800}))
+    speech_to_text = attribution(operation="stt", endpoint="stt.websocket", model="ink-2")
+    await bus.publish_usage(
+        usage_event("r1", units={"characters": 5, "audio_out_ms": 900}),
+        usage_event("r2", units={"audio_in_ms": 800}, to=speech_to_text),
+    )
     async with running(aggregator()):
         await all_usage_acknowledged(bus)
-    rows = tables.rows("SELECT unit, currency, quantity FROM usage_rollups FINAL WHERE unit != '' ORDER BY unit")
-    assert rows == [("audio_out_ms", "", 800), ("characters", "USD", 5)]
+    rows = tables.rows("SELECT unit, currency, quantity, cost FROM usage_rollups FINAL WHERE unit != '' ORDER BY unit")
+    assert rows == [
+        ("audio_in_ms", "", 800, Decimal(0)),
+        ("audio_out_ms", "USD", 900, Decimal(0)),
+        ("characters", "USD", 5, Decimal("0.0001")),
+    ]
 
 
 async def test_an_event_that_comes_many_times_counts_once(bus: TestBus, tables: Tables, aggregator: MakeAggregator) -> None:

@@ -36,7 +36,7 @@ from tests.kit.usage import attribution, price, span_event, usage_event
 async def api(
     postgres_database: PostgresDatabase, nats_account: NatsAccount, clickhouse_address: ClickHouse, tmp_path: Path
 ) -> AsyncIterator[RunningControlPlane]:
-    """A control plane with ClickHouse, in which `acme` used 15 characters and `other` 10."""
+    """A control plane with ClickHouse, in which `acme` and `other` spoke 10 characters and `acme` listened unpriced."""
     await upgrade(postgres_database.owner_url, APPLICATION_ROLE)
     port = free_port()
     settings, fleet = make_settings(tmp_path, postgres_database, nats_account, port)
@@ -45,7 +45,7 @@ async def api(
     prices = PriceIndex(PriceBook(revision=1, prices=(price("characters", "0.001"),)))
     events = [
         usage_event("r1"),
-        usage_event("r2", units={"characters": 5, "audio_out_ms": 1500}, to=attribution(model="sonic-3")),
+        usage_event("r2", units={"audio_in_ms": 1500}, to=attribution(model="ink-2", operation="stt")),
         usage_event("r3", to=attribution(workspace="other")),
     ]
     batch = usage_rows(events, prices)
@@ -70,20 +70,18 @@ async def test_usage_by_user_and_model(api: RunningControlPlane) -> None:
     status, report = await get(api, "/usage?by=user,model")
     assert status == 200
     assert [(row["user_name"], row["model"], row["units"], row["cost"], row["unpriced"]) for row in report["rows"]] == [
+        ("Ann", "ink-2", {"audio_in_ms": 1500}, {}, {"audio_in_ms": 1500}),
         ("Ann", "kokoro-82m", {"characters": 10}, {"USD": "0.01"}, {}),
-        ("Ann", "sonic-3", {"characters": 5, "audio_out_ms": 1500}, {"USD": "0.005"}, {"audio_out_ms": 1500}),
     ]
-    assert report["total"]["cost"] == {"USD": "0.015"}
+    assert report["total"]["cost"] == {"USD": "0.01"}
 
 
 async def test_csv_comes_as_a_file(api: RunningControlPlane) -> None:
     async with api.client() as client:
-        answer = await client.get("/usage?by=model&model=sonic-3&format=csv")
+        answer = await client.get("/usage?by=model&model=ink-2&format=csv")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.headers["content-disposition"].startswith('attachment; filename="usage-')
-    assert answer.text == (
-        "model,exchanges,characters,audio_out_ms,cost_USD,unpriced_audio_out_ms\r\nsonic-3,1,5,1500,0.005,1500\r\n"
-    )
+    assert answer.text == ("model,exchanges,audio_in_ms,unpriced_audio_in_ms\r\nink-2,1,1500,1500\r\n")
 
 
 async def test_a_workspace_is_told_nothing_of_another(api: RunningControlPlane) -> None:
@@ -181,11 +179,11 @@ async def test_the_command_prints_a_table_or_json_or_csv(api: RunningControlPlan
         return result.stdout
 
     assert await asyncio.to_thread(printed, "--by", "user,model") == (
-        "user   model       exchanges  characters  audio out    USD           unpriced\n"
-        "Ann    kokoro-82m          1          10    0.000 s   0.01                  –\n"
-        "Ann    sonic-3             1           5    1.500 s  0.005  1.500 s audio out\n"
-        "total                      2          15    1.500 s  0.015  1.500 s audio out\n"
+        "user   model       exchanges  characters  audio in   USD          unpriced\n"
+        "Ann    ink-2               1           0   1.500 s     –  1.500 s audio in\n"
+        "Ann    kokoro-82m          1          10   0.000 s  0.01                 –\n"
+        "total                      2          10   1.500 s  0.01  1.500 s audio in\n"
     )
-    report = json.loads(await asyncio.to_thread(printed, "--by", "model", "--where", "model=sonic-3", "--json"))
-    assert report["rows"][0]["units"] == {"characters": 5, "audio_out_ms": 1500}
+    report = json.loads(await asyncio.to_thread(printed, "--by", "model", "--where", "model=ink-2", "--json"))
+    assert report["rows"][0]["units"] == {"audio_in_ms": 1500}
     assert (await asyncio.to_thread(printed, "--by", "team", "--csv")).startswith("team,team_name,exchanges,")

@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from contracts.events import UsageEvent
+from contracts.prices import PriceBook
+from control_plane.aggregator.jobs import erase
+from control_plane.aggregator.pricing import PriceIndex
+from control_plane.aggregator.rows import usage_rows
+from control_plane.aggregator.store import Store
 from control_plane.clickhouse import jobs
+from control_plane.clickhouse.connection import ClickHouse
 from control_plane.clickhouse.jobs import Job
 from tests.integration.usage.conftest import Tables
 from tests.kit.usage import (
@@ -124,3 +131,21 @@ async def test_an_erased_subject_is_gone_and_its_usage_stays(bus: TestBus, table
         f" AND (workspace, slot, version) IN ({newest}) GROUP BY principal ORDER BY principal"
     ) == [("ann", 10), ("bob", 10), ("erased", 20)]
     assert tables.rows("SELECT DISTINCT request_id FROM spans") == [("r2",)]
+
+
+async def test_an_erasure_that_is_done_twice_spares_what_came_after_it(clickhouse_address: ClickHouse, tables: Tables) -> None:
+    store = Store(clickhouse_address)
+    job = Job("acme", "j1", "erase", NOW - timedelta(days=1), NOW, "ann", "owner", NOW)
+
+    def count(*events: UsageEvent) -> None:
+        batch = usage_rows(events, PriceIndex(PriceBook(revision=1)))
+        store.insert_usage(batch.rows)
+        store.recompute(batch.touched)
+
+    count(usage_event("before", at_ms=NOW_MS - 1000))
+    assert erase(store, job, lambda _: None)["events"] == 1
+    count(usage_event("after", at_ms=NOW_MS + 1000))
+    assert erase(store, job, lambda _: None)["events"] == 0
+    store.close()
+    assert tables.rows("SELECT key, principal FROM usage_events FINAL ORDER BY key") == [("after", "ann"), ("before", "erased")]
+    assert tables.quantity() == 20

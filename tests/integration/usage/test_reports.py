@@ -22,7 +22,11 @@ HOUR_MS = 3_600_000
 PRICES = PriceIndex(
     PriceBook(
         revision=1,
-        prices=(price("characters", "0.5"), price("requests", "0.1"), price("characters", "2", workspace="other")),
+        prices=(
+            price("characters", "0.5"),
+            price("requests", "0.1", model="by-request"),
+            price("characters", "2", workspace="other"),
+        ),
     )
 )
 
@@ -58,10 +62,18 @@ async def answer(reports: Reports, workspace: str = "acme", **changes: Any) -> d
 
 async def test_usage_by_user_and_model(reports: Reports, count: Count) -> None:
     bob = attribution(principal="bob", principal_name="Bob", model="sonic-3")
-    count([usage_event("r1"), usage_event("r2", units={"characters": 5, "audio_out_ms": 900}), usage_event("r3", to=bob)])
+    spoken = attribution(operation="stt", model="ink-2")
+    count(
+        [
+            usage_event("r1", units={"characters": 10, "audio_out_ms": 900}),
+            usage_event("r2", units={"audio_in_ms": 700}, to=spoken),
+            usage_event("r3", to=bob),
+        ]
+    )
     report = await answer(reports, by=["user", "model"])
     assert [(row["user_name"], row["model"], row["units"], row["cost"], row["unpriced"]) for row in report["rows"]] == [
-        ("Ann", "kokoro-82m", {"characters": 15, "audio_out_ms": 900}, {"USD": "7.5"}, {"audio_out_ms": 900}),
+        ("Ann", "ink-2", {"audio_in_ms": 700}, {}, {"audio_in_ms": 700}),
+        ("Ann", "kokoro-82m", {"characters": 10, "audio_out_ms": 900}, {"USD": "5"}, {}),
         ("Bob", "sonic-3", {"characters": 10}, {"USD": "5"}, {}),
     ]
     assert report["total"]["exchanges"] == 3
@@ -138,7 +150,7 @@ async def test_an_exchange_that_was_taken_back_costs_nothing_and_is_counted(repo
 
 
 async def test_sums_of_money_are_exact(reports: Reports, count: Count) -> None:
-    count([usage_event(f"r{number}", units={"requests": 1}) for number in range(1000)])
+    count([usage_event(f"r{number}", units={"requests": 1}, to=attribution(model="by-request")) for number in range(1000)])
     assert (await answer(reports))["total"]["cost"] == {"USD": "100"}
 
 

@@ -6,17 +6,17 @@ import pytest
 
 from contracts.prices import Price, PriceBook
 from control_plane.aggregator.pricing import PriceIndex
-from tests.kit.usage import price
+from tests.kit.usage import attribution, price
 
 
-def costs(units: dict[str, int], *prices: Price, account: str = "a", model: str = "m", at_ms: int = 1000) -> dict[str, Decimal]:
+def costs(units: dict[str, int], *prices: Price, at_ms: int = 1000, **to: str) -> dict[str, Decimal]:
     """What these units cost in workspace `acme` with Kokoro."""
     index = PriceIndex(PriceBook(revision=5, prices=prices))
-    return index.priced("acme", "kokoro", account, model, units, at_ms).costs
+    return index.priced(attribution(**to), units, at_ms).costs
 
 
 def test_audio_is_priced_by_the_second_and_counted_in_milliseconds() -> None:
-    assert costs({"audio_in_ms": 1500}, price("audio_in_ms", "0.003")) == {"audio_in_ms": Decimal("0.0045")}
+    assert costs({"audio_in_ms": 1500}, price("audio_in_ms", "0.003"), operation="stt") == {"audio_in_ms": Decimal("0.0045")}
 
 
 def test_money_is_exact_where_floats_are_not() -> None:
@@ -42,8 +42,21 @@ def test_an_account_beats_its_provider_and_a_model_beats_all_models(account: str
     assert costs({"characters": 1}, *book, account=account, model=model) == {"characters": Decimal(expected)}
 
 
-def test_a_unit_without_a_price_is_absent_and_not_zero() -> None:
-    assert costs({"characters": 1, "requests": 1}, price("characters", "0")) == {"characters": Decimal(0)}
+def test_what_no_price_is_for_is_absent_and_not_zero() -> None:
+    assert costs({"audio_in_ms": 900, "requests": 1}, price("characters", "1"), operation="stt") == {}
+    assert costs({"characters": 1}, price("audio_in_ms", "1"), operation="infill") == {}
+
+
+def test_what_is_priced_by_another_unit_is_measured_and_costs_nothing() -> None:
+    by_character = price("characters", "1", currency="EUR")
+    assert costs({"requests": 1, "characters": 2, "audio_out_ms": 900}, by_character) == {
+        "requests": Decimal(0),
+        "characters": Decimal(2),
+        "audio_out_ms": Decimal(0),
+    }
+    assert costs({"audio_out_ms": 900}, by_character) == {"audio_out_ms": Decimal(0)}
+    index = PriceIndex(PriceBook(revision=5, prices=(by_character,)))
+    assert index.priced(attribution(), {"audio_out_ms": 900}, 1000).currencies == {"audio_out_ms": "EUR"}
 
 
 def test_a_price_of_another_workspace_prices_nothing() -> None:
@@ -58,7 +71,7 @@ def test_a_price_before_its_day_prices_nothing() -> None:
 def test_an_entry_that_is_no_price_is_left_out_and_counted(amount: str) -> None:
     index = PriceIndex(PriceBook(revision=1, prices=(price("characters", amount),)))
     assert index.refused == 1
-    assert index.priced("acme", "kokoro", "a", "m", {"characters": 1}, 0).costs == {}
+    assert index.priced(attribution(), {"characters": 1}, 0).costs == {}
 
 
 def test_an_entry_for_an_unknown_unit_or_without_a_currency_is_left_out() -> None:

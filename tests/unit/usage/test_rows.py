@@ -52,8 +52,8 @@ def test_a_row_holds_every_field_of_its_event_under_its_columns_name() -> None:
         "provider_units": {},
         "outcome": "completed",
         "metadata": {"call": "7"},
-        "costs": {"characters": Decimal("1.5")},
-        "currencies": {"characters": "USD"},
+        "costs": {"characters": Decimal("1.5"), "requests": Decimal(0)},
+        "currencies": {"characters": "USD", "requests": "USD"},
         "price_revision": 9,
     }
 
