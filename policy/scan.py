@@ -173,6 +173,8 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         does = known(lower)
         if not does:
             if does is None:
+                if not lower:
+                    return Refusal("head_malformed")
                 if b"_" in lower:
                     # CGI-like servers read X_API_KEY as X-API-Key: such a spelling is cut wherever the plain one is.
                     plain = lower.replace(b"_", b"-")
@@ -201,7 +203,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
             options = value.lower()
             if options not in (b"keep-alive", b"close", b"upgrade"):
                 named = named or set()
-                named.update(option.strip() for option in options.split(b","))
+                named.update(option for part in options.split(b",") if (option := part.strip()))
         elif does == _AUTHORIZATION:
             scheme, _, rest = value.partition(b" ")
             if scheme.lower() == b"bearer":

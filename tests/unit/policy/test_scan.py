@@ -323,3 +323,16 @@ def test_neither_a_head_nor_its_scan_prints_the_token() -> None:
 )
 def test_a_header_that_would_change_what_was_judged_is_refused(name: str) -> None:
     assert refused(head_of("GET /cartesia/voices/v1", f"{name}: DELETE")) == "override_refused"
+
+
+@pytest.mark.parametrize("value", ["", ",", "close,", ", ,X-Hop", "content-length", "close, Content-Length"])
+def test_an_empty_connection_option_names_nothing(value: str) -> None:
+    # Found by fuzzing: the empty option took the place of the framing header away, and the scan failed.
+    scan = scanned(head_of("POST /cartesia/tts/bytes", "A: 1", f"Connection: {value}", "Content-Length: 3", "B: 2"))
+
+    assert scan.header_block == b"A: 1\r\nB: 2"
+    assert scan.framing_at == len(b"A: 1\r\n")
+
+
+def test_a_header_without_a_name_is_refused() -> None:
+    assert refused(RequestHead("GET", b"/cartesia/voices", b"", [(b"", b"x")])) == "head_malformed"
