@@ -105,7 +105,8 @@ class Connection:
 
     def reset(self) -> None:
         """Cut the connection with a TCP reset."""
-        self.writer.transport.abort()
+        if not self.writer.is_closing():
+            self.writer.transport.abort()
 
 
 Script = Callable[["CartesiaDouble", Connection, Received], Awaitable[bool]]
