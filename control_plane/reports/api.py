@@ -100,21 +100,22 @@ def router_of(reports: Reports) -> APIRouter:
         start: From = "",
         end: To = "",
         bucket: Bucket = "",
-        errors: Annotated[bool, Query(description="Only exchanges that failed")] = False,
+        of: Annotated[spans.SummaryOf, Query(description="Whole exchanges, or contexts of multiplexed sockets")] = "exchanges",
+        errors: Annotated[bool, Query(description="Only those that failed")] = False,
     ) -> dict[str, Any]:  # Any: groups as JSON
-        """Of exchanges, by any of the filters of `/spans`, in buckets of minute, 5m or hour."""
+        """By any of the filters of `/spans`, in buckets of minute, 5m or hour."""
         require_admin(caller.actor)
         async with _answering():
             asked = spans.span_question(
                 caller.workspace,
                 start=start,
                 end=end,
-                filters=_filters(request, {"by", "from", "to", "bucket", "errors"}),
+                filters=_filters(request, {"by", "from", "to", "bucket", "of", "errors"}),
                 only_errors=errors,
                 least_ms=0,
                 now=datetime.now(UTC),
             )
-            return {"rows": await reports.span_summary(asked, _names(by), bucket)}
+            return {"rows": await reports.span_summary(asked, _names(by), bucket, of)}
 
     @router.post("/usage/jobs", status_code=202, tags=["usage"], summary="Price a time anew, or erase a subject")
     async def ask_job(caller: Caller, asked: JobAsked) -> JobShown:

@@ -18,7 +18,7 @@ from control_plane.clickhouse.connection import ClickHouse, error_code
 from control_plane.clickhouse.jobs import Job
 from control_plane.reports.question import LARGEST_ANSWER, Question, QuestionRefused
 from control_plane.reports.report import Report, report
-from control_plane.reports.spans import MOST_GROUPS, SpanQuestion, span_of, summary_of
+from control_plane.reports.spans import MOST_GROUPS, SpanQuestion, SummaryOf, span_of, summary_of
 
 _log = structlog.get_logger()
 
@@ -55,9 +55,11 @@ class Reports:
         """Return single spans as JSON holds them, newest first. Raises QuestionRefused, ReportsUnavailable."""
         return [span_of(row) for row in await self.rows(*question.search(limit))]
 
-    async def span_summary(self, question: SpanQuestion, by: Sequence[str], bucket: str) -> list[dict[str, Any]]:
+    async def span_summary(
+        self, question: SpanQuestion, by: Sequence[str], bucket: str, of: SummaryOf = "exchanges"
+    ) -> list[dict[str, Any]]:
         """Return durations by group, as JSON holds them. Raises QuestionRefused, ReportsUnavailable."""
-        rows = await self.rows(*question.summary(by, bucket))
+        rows = await self.rows(*question.summary(by, bucket, of))
         if len(rows) > MOST_GROUPS:
             raise QuestionRefused("by", "The answer is too large. Ask for a shorter time or fewer dimensions.")
         return summary_of(rows, by, is_bucketed=bool(bucket))

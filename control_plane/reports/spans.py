@@ -6,7 +6,7 @@ As in `question`, names come from a table and values travel as parameters. What 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from control_plane.reports.question import QuestionRefused, time_range
 from control_plane.reports.report import moment_text
@@ -43,6 +43,8 @@ BUCKETS: dict[str, str] = {"minute": "toStartOfMinute(start)", "5m": "toStartOfF
 _FIELDS = (
     "trace_id", "span_id", "parent_id", "request_id", "name", "kind", "start_ns", "duration_ns", "is_error", "pod", "attributes",
 )  # fmt: skip
+SummaryOf: TypeAlias = Literal["exchanges", "contexts"]
+_SUMMARISED: dict[SummaryOf, str] = {"exchanges": "kind = 'server'", "contexts": "name = 'context'"}
 _FIRST_AUDIO = "toFloat64OrNull(attributes['glottis.first_audio_seconds'])"
 
 
@@ -64,8 +66,8 @@ class SpanQuestion:
         order = "ORDER BY start DESC, span_id"
         return f"SELECT {fields} FROM spans FINAL WHERE {where} {order} LIMIT {min(limit, MOST_SPANS)}", parameters
 
-    def summary(self, by: Sequence[str], bucket: str) -> tuple[str, dict[str, Any]]:
-        """Return the statement for durations of exchanges: the spans that a client opened, not those inside them.
+    def summary(self, by: Sequence[str], bucket: str, of: SummaryOf = "exchanges") -> tuple[str, dict[str, Any]]:
+        """Return the statement for durations of exchanges (the spans that a client opened), or of contexts on sockets.
 
         Columns: time if there is a bucket, dimensions, count, errors, quantiles of duration, quantiles of time to first
         audio. Raises QuestionRefused.
@@ -85,7 +87,7 @@ class SpanQuestion:
         keys = ", ".join(str(number + 1) for number in range(len(groups)))
         tail = f"GROUP BY {keys} ORDER BY {keys}" if keys else ""
         return (
-            f"SELECT {', '.join(columns)} FROM spans FINAL WHERE kind = 'server' AND {where} {tail} LIMIT {MOST_GROUPS + 1}",
+            f"SELECT {', '.join(columns)} FROM spans FINAL WHERE {_SUMMARISED[of]} AND {where} {tail} LIMIT {MOST_GROUPS + 1}",
             parameters,
         )
 

@@ -87,6 +87,7 @@ async def test_a_summary_tells_durations_and_time_to_first_audio_of_exchanges(re
     assert (group["user"], group["count"], group["errors"]) == ("ann", 2, 0)
     assert group["duration_ms"] == {"p50": 5.0, "p95": 5.0, "p99": 5.0}
     assert 100 <= group["first_audio_ms"]["p50"] <= 300
+    assert [group["count"] for group in await reports.span_summary(ask(), [], "", "contexts")] == [0]
     by_model = await reports.span_summary(ask(), ["model"], "minute")
     assert {group["model"] for group in by_model} == {"", "sonic-3"}
 
