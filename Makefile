@@ -37,6 +37,9 @@ format: $(STAMP) ## format and fix what can be fixed
 demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
 	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
+bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
+	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
+
 bench-kokoro: $(STAMP) ## how soon Kokoro is heard, how fast it speaks, whether it is understood; OPTIONS="--runs 20"
 	@$(BIN)/python -m tests.bench.kokoro.speech $(OPTIONS)
 
@@ -46,4 +49,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo bench-bookkeeping bench-kokoro bench-audio clean

@@ -140,7 +140,7 @@ class Gateway:
         )
         self._tasks.keep("publisher", publisher.run)
         observer = Observer(METRICS.config_apply_seconds.observe, lambda reason: METRICS.config_refused.labels(reason).inc())
-        follower = Feed(bus, self._store, LastKnownGood(feed.state_folder), feed.manifest_keys, time.time, observer)
+        follower = Feed(bus, self._store, LastKnownGood(feed.state_folder), feed.manifest_keys, time.time, observer, self._tasks)
         try:
             await follower.load()
         except OSError as fault:
@@ -148,7 +148,7 @@ class Gateway:
                 f"cannot use {feed.state_folder} for the last-known-good configuration: {fault.strerror}; "
                 "set GLOTTIS_GATEWAY_STATE_DIR to a folder that can be written"
             ) from fault
-        follower.start(self._tasks)
+        follower.start()
         self._status = StatusTeller(bus, self._pod_status)
         self._store.subscribe(self._status.changed)
         self._tasks.keep("status", self._status.run)

@@ -68,8 +68,10 @@ class Feed:
         manifest_keys: Iterable[bytes],
         clock: Callable[[], float],
         observer: Observer,
+        tasks: Tasks,
     ) -> None:
         self._bus = bus
+        self._tasks = tasks
         self._store = store
         self._disk = disk
         self._keys = tuple(manifest_keys)
@@ -108,29 +110,25 @@ class Feed:
             self._store.confirm(self._disk.confirmed_at())
             _log.info("last-known-good in force", revision=self._store.revision, age_seconds=round(self._store.age()))
 
-    def start(self, tasks: Tasks) -> None:
+    def start(self) -> None:
         """Start following the bus, in the background."""
-        never = asyncio.Event()
-        tasks.keep("feed configuration", lambda: self._follow("configuration", self._watch_configuration, never, tasks))
-        tasks.keep(
-            "feed revocations", lambda: self._follow("revocations", self._watch_revocations, self._revocations_missed, tasks)
-        )
+        never, tasks = asyncio.Event(), self._tasks
+        tasks.keep("feed configuration", lambda: self._follow("configuration", self._watch_configuration, never))
+        tasks.keep("feed revocations", lambda: self._follow("revocations", self._watch_revocations, self._revocations_missed))
         tasks.keep("feed check", self._check_for_ever)
         tasks.keep("feed save", self._save_for_ever)
         self._store.subscribe(self._to_save.set)
 
-    async def _follow(
-        self, what: str, watch: Callable[[], Coroutine[Any, Any, None]], missed: asyncio.Event, tasks: Tasks
-    ) -> None:
+    async def _follow(self, what: str, watch: Callable[[], Coroutine[Any, Any, None]], missed: asyncio.Event) -> None:
         """Watch, and watch anew whenever the connection came back, something was missed, or the watch failed."""
         is_missing = False
         while True:
             connections = await self._bus.up()
             missed.clear()
-            watching = tasks.start(f"watch {what}", watch())
+            watching = self._tasks.start(f"watch {what}", watch())
             reasons = {
-                tasks.start(f"reconnect {what}", self._bus.another(connections)),
-                tasks.start(f"missed {what}", missed.wait()),
+                self._tasks.start(f"reconnect {what}", self._bus.another(connections)),
+                self._tasks.start(f"missed {what}", missed.wait()),
             }
             try:
                 await asyncio.wait({watching, *reasons}, return_when=asyncio.FIRST_COMPLETED)
@@ -151,10 +149,14 @@ class Feed:
 
     async def _watch_configuration(self) -> None:
         bucket = await self._bus.jetstream.key_value(subjects.CONFIG_BUCKET)
+        newest = _Newest()
         async with _watching(bucket, subjects.MANIFEST_KEY) as watcher:
-            async for entry in watcher:
-                if entry is not None:
-                    await self._take_manifest(bucket, entry)
+            following = self._tasks.start("newest configuration", newest.follow(watcher))
+            try:
+                while True:
+                    await self._take_manifest(bucket, await newest.get())
+            finally:
+                following.cancel()
 
     async def _watch_revocations(self) -> None:
         bucket = await self._bus.jetstream.key_value(subjects.REVOCATIONS_BUCKET)
@@ -184,6 +186,7 @@ class Feed:
                 return None
 
         asked_at = self._clock()
+        self._is_newest = False
         self._is_newest = await self._apply(entry.value, from_bus)
         if self._is_newest:
             self._store.confirm(asked_at)
@@ -235,10 +238,10 @@ class Feed:
                 self._observer.on_refused("chunks")
                 return False
             finally:
+                gc.freeze()  # before the collector is on again: its first round would walk over all that was made
                 gc.enable()
             self._manifest, self._signed, self._chunks = found, signed, chunks
             releasing = _released(self._store.swap(index))
-            gc.freeze()
             seconds = time.perf_counter() - started
             self._observer.on_applied(seconds)
             _log.info("configuration in force", revision=found.revision, apply_ms=round(seconds * 1000, 1))
@@ -284,7 +287,7 @@ class Feed:
         asked_at = self._clock()
         configuration = await self._bus.jetstream.key_value(subjects.CONFIG_BUCKET)
         entry = await configuration.get(subjects.MANIFEST_KEY)
-        if (entry.revision or 0) > self._manifest_entry:
+        if (entry.revision or 0) > self._manifest_entry or not self._is_newest:
             await self._take_manifest(configuration, entry)
         revocations = await self._bus.jetstream.key_value(subjects.REVOCATIONS_BUCKET)
         if (await revocations.status()).stream_info.state.last_seq > self._revocation_entry:
@@ -313,6 +316,27 @@ class Feed:
             for name in unsaved:
                 self._unsaved.pop(name, None)
         await asyncio.to_thread(self._disk.confirm, self._clock() - self._store.age())
+
+
+class _Newest:
+    """The newest entry of a watch: while one manifest is applied, those that come meanwhile are passed over but the last."""
+
+    def __init__(self) -> None:
+        self._entry: KeyValue.Entry | None = None
+        self._has_come = asyncio.Event()
+
+    async def follow(self, watcher: KeyValue.KeyWatcher) -> None:
+        async for entry in watcher:
+            if entry is not None:
+                self._entry = entry
+                self._has_come.set()
+
+    async def get(self) -> KeyValue.Entry:
+        while (entry := self._entry) is None:
+            self._has_come.clear()
+            await self._has_come.wait()
+        self._entry = None
+        return entry
 
 
 @contextlib.asynccontextmanager

@@ -14,9 +14,9 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 _MAGIC = b"GLSPOOL1"
@@ -45,8 +45,7 @@ class RingUnusable(Exception):
     """A ring file that cannot be made or taken up; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One committed record. `end`: the position after it."""
 
     position: int

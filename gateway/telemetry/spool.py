@@ -7,10 +7,9 @@ Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.jo
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -53,15 +52,15 @@ class Unkept:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """One event that is to be published. `end`: the position after it, in its ring."""
 
     position: int
     end: int
-    kind: Kind
+    kind: int
+    """a Kind"""
     workspace: str
-    encoded: bytes
+    encoded: memoryview
 
 
 class SpooledRing:
@@ -83,7 +82,7 @@ class SpooledRing:
         for record in self.ring.records(self.ring.published):
             if record.kind != Kind.CARRIED:
                 workspace, encoded = _parts(record.payload)
-                yield Waiting(record.position, record.end, Kind(record.kind), workspace, encoded)
+                yield Waiting(record.position, record.end, record.kind, workspace, encoded)
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False if there is no room."""
@@ -252,6 +251,6 @@ def _payload(workspace: str, encoded: bytes) -> bytes:
     return b"%c%b%b" % (len(name), name, encoded)
 
 
-def _parts(payload: bytes) -> tuple[str, bytes]:
+def _parts(payload: bytes) -> tuple[str, memoryview]:
     end = 1 + payload[0]
-    return payload[1:end].decode(), payload[end:]
+    return payload[1:end].decode(), memoryview(payload)[end:]

@@ -5,14 +5,13 @@ which is a UUIDv7 and so already unique: no randomness is asked for a second tim
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _LONGEST_TRACESTATE = 512
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(NamedTuple):
     """Which trace an exchange belongs to. `parent_id`: the caller's span, empty if the trace begins here."""
 
     trace_id: str

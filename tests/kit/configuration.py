@@ -9,6 +9,7 @@ import asyncio
 import base64
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,26 @@ class ControlPlane:
 
     async def publish(self, snapshot: Snapshot, key: Secret | None = None) -> None:
         """Publish a snapshot: chunks first, then the manifest that names them. key: another than the pinned one."""
+        await self.publish_chunks(snapshot)
+        await self.publish_revisions(snapshot, [snapshot.revision], key)
+
+    async def publish_chunks(self, snapshot: Snapshot) -> None:
+        """Publish the chunks alone."""
         bucket = await self.client.jetstream().key_value(subjects.CONFIG_BUCKET)
-        # In a thread: a large snapshot must not stall the loop of a test that measures a feed's own stalls.
-        chunks = await asyncio.to_thread(lambda: list(chunks_of(snapshot)))
-        for chunk in chunks:
+        for chunk in await self._chunks(snapshot):
             await bucket.put(subjects.chunk_key(manifest.chunk_name(chunk)), chunk)
-        signed = manifest.signed(snapshot.revision, snapshot.created_at_ms, chunks, key or self.manifest_key)
-        await bucket.put(subjects.MANIFEST_KEY, signed)
+
+    async def publish_revisions(self, snapshot: Snapshot, revisions: Iterable[int], key: Secret | None = None) -> None:
+        """Publish manifests alone, one a revision, all of the same chunks, as fast as the bus takes them."""
+        bucket = await self.client.jetstream().key_value(subjects.CONFIG_BUCKET)
+        chunks = await self._chunks(snapshot)
+        for revision in revisions:
+            signed = manifest.signed(revision, snapshot.created_at_ms, chunks, key or self.manifest_key)
+            await bucket.put(subjects.MANIFEST_KEY, signed)
+
+    async def _chunks(self, snapshot: Snapshot) -> list[bytes]:
+        # In a thread: a large snapshot must not stall the loop of a test that measures a feed's own stalls.
+        return await asyncio.to_thread(lambda: list(chunks_of(snapshot)))
 
     async def revoke(self, revocation: Revocation) -> None:
         bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)

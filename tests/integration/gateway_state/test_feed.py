@@ -35,12 +35,12 @@ class Pod:
         self.store = SnapshotStore(3600, clock)
         self.bus = Bus(url, seed, "pod-1")
         observer = Observer(on_refused=self.refused.append)
-        self.feed = Feed(self.bus, self.store, LastKnownGood(folder), (manifest_key,), clock, observer)
+        self.feed = Feed(self.bus, self.store, LastKnownGood(folder), (manifest_key,), clock, observer, self.tasks)
 
     async def start(self) -> None:
         await self.feed.load()
         self.bus.start(self.tasks)
-        self.feed.start(self.tasks)
+        self.feed.start()
 
     async def stop(self) -> None:
         await self.tasks.stop()
@@ -263,3 +263,29 @@ async def _stalls(found: list[float]) -> None:
         began = time.thread_time()
         await asyncio.sleep(0.001)
         found.append(time.thread_time() - began)
+
+
+async def test_a_burst_of_changes_ends_with_the_last_and_does_not_apply_them_all(control_plane: ControlPlane, pod: Pod) -> None:
+    snapshot = _large()
+    await control_plane.publish(snapshot)
+    await until(lambda: pod.store.revision == 1, 60)
+    revisions: list[int] = []
+    pod.store.subscribe(lambda: revisions.append(pod.store.revision))
+
+    await control_plane.publish_revisions(snapshot, range(2, 32))
+    await until(lambda: pod.store.revision == 31, 60)
+
+    assert revisions == sorted(revisions)
+    assert len(revisions) < 20
+
+
+async def test_a_chunk_that_comes_late_is_found_at_the_next_look(
+    control_plane: ControlPlane, pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.state.feed._CHECK_SECONDS", 0.1)
+    await control_plane.publish_revisions(voice_workspace(), [1])
+    await until(lambda: "chunks" in pod.refused)
+
+    await control_plane.publish_chunks(voice_workspace())
+
+    await until(lambda: pod.store.revision == 1)
