@@ -1,0 +1,80 @@
+"""Peers that do not read, seen in the kernel's own record of real connections."""
+
+import asyncio
+import socket
+
+from gateway.edge.context import Limits
+from gateway.edge.liveness import Watch, probe
+from tests.doubles.cartesia_websocket import BINARY, Socket, SocketsDouble, sockets_double
+from tests.kit.sessions import STT, dial, sockets_edge
+from tests.kit.waiting import until
+
+
+class Quiet(asyncio.Protocol):
+    """Never reads on."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.pause_reading()  # type: ignore[attr-defined]  # create_server makes stream transports
+
+
+async def test_a_peer_that_takes_nothing_is_stalled_and_one_that_has_nothing_to_take_is_not() -> None:
+    loop = asyncio.get_running_loop()
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # or the kernel takes tens of megabytes for it
+    server = await loop.create_server(Quiet, sock=listening)
+    port = listening.getsockname()[1]
+    transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+    watch = Watch(0.0)
+    assert watch.look(transport, 120, 0.0) == "alive"
+    assert watch.look(transport, 120, 500.0) == "alive"
+    transport.write(bytes(32 * 1024 * 1024))
+    sizes = [0]
+    while len(sizes) < 10 or len(set(sizes[-10:])) > 1:  # until the kernel's buffers are full
+        sizes.append(transport.get_write_buffer_size())
+        await asyncio.sleep(0.05)
+    assert watch.look(transport, 120, 501.0) == "alive"
+    assert watch.look(transport, 120, 620.0) == "alive"
+    assert watch.look(transport, 120, 621.0) == "stalled"
+    assert watch.look(transport, 0, 900.0) == "alive"
+    transport.abort()
+    server.close()
+
+
+async def test_quiet_connections_are_probed_within_ten_seconds() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Quiet, "127.0.0.1", 0)
+    transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", server.sockets[0].getsockname()[1])
+    probe(transport)
+    sock = transport.get_extra_info("socket")
+    idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    interval = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+    count = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert idle + interval * count <= 10
+    transport.abort()
+    server.close()
+
+
+async def test_a_client_that_never_reads_ends_its_session_with_its_own_reason() -> None:
+    async def floods(_: SocketsDouble, socket: Socket) -> None:
+        while not socket.gone.is_set():
+            await socket.send(BINARY, bytes(65_536))
+            if socket.writer.is_closing():
+                return
+
+    async with sockets_double() as double, sockets_edge(double, limits=Limits(stall_seconds=30)) as gateway:
+        double.scripts["floods"] = floods
+        client = await dial(gateway, STT, "X-Double: floods")
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]  # StreamReader has no public way to stop
+        [relay] = list(gateway.context.open)
+        await until(lambda: relay._is_client_full)  # type: ignore[attr-defined]
+
+        async def time_passes() -> None:
+            while not gateway.recorder.settled:
+                gateway.now += 20
+                await asyncio.sleep(1)
+
+        await asyncio.wait_for(time_passes(), 20)
+        [settled] = gateway.recorder.settled
+        assert (settled.closed_by, settled.reason, settled.outcome) == ("client", "stalled", "client_gone")
+        client.writer.transport.abort()
