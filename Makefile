@@ -37,6 +37,9 @@ format: $(STAMP) ## format and fix what can be fixed
 demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
 	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
+bench: $(STAMP) ## the gateway beside Envoy and nginx; writes docs/benchmarks.md; OPTIONS="--rounds 5 --only http"
+	@$(BIN)/python -m tests.bench.gateway.side_by_side $(OPTIONS)
+
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
 
@@ -49,4 +52,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo bench-bookkeeping bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo bench bench-bookkeeping bench-kokoro bench-audio clean
