@@ -17,6 +17,7 @@ from kokoro_backend import container_messages as messages
 from kokoro_backend.audio import SAMPLE_BYTES, OutputFormat, PcmEncoder, encoder_for, wav_header
 from kokoro_backend.backend import Backend
 from kokoro_backend.cartesia_api import backend_of, frames, narrate_whole, read_body, request_id_of
+from kokoro_backend.engine import SAMPLE_RATE
 from kokoro_backend.errors import QUEUE_SATURATED, ProblemError
 from kokoro_backend.problems import problem_of
 from kokoro_backend.scheduler import Session
@@ -67,7 +68,7 @@ async def _sse(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerator
             async for piece in pieces:
                 if sequence == 0 and seconds == 0.0:
                     yield messages.sse_start(speak)
-                seconds += len(piece.audio) / 24_000
+                seconds += len(piece.audio) / SAMPLE_RATE
                 for frame in _cut(encoder.feed(piece.audio), speak.output):
                     yield messages.sse_chunk(sequence, frame)
                     sequence += 1
@@ -94,7 +95,7 @@ async def _whole(backend: Backend, speak: messages.SpeakMessage, headers: dict[s
     seconds = 0.0
     async with aclosing(narrate_whole(backend, speak.text, speak.manner, Session())) as pieces:
         async for piece in pieces:
-            seconds += len(piece.audio) / 24_000
+            seconds += len(piece.audio) / SAMPLE_RATE
             audio += encoder.feed(piece.audio)
     audio += encoder.flush()
     body = bytes(audio)
