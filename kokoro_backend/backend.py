@@ -26,6 +26,8 @@ class Backend:
 
     speaker: Speaker
     metrics: Metrics
+    has_timings: bool
+    """Word and phoneme timestamps can be given."""
 
     @property
     def voices(self) -> VoiceCatalogue:
@@ -67,7 +69,7 @@ def load(settings: Settings) -> Backend:
 def assemble(engine: Engine, phonemizer: Phonemizer, voices: VoiceCatalogue, vocab: dict[str, int], queue_limit: int) -> Backend:
     """Return a backend of these parts, with a scheduler and metrics of its own."""
     metrics = Metrics(engine.name)
-    return Backend(Speaker(Scheduler(engine, queue_limit), phonemizer, voices, vocab, metrics), metrics)
+    return Backend(Speaker(Scheduler(engine, queue_limit), phonemizer, voices, vocab, metrics), metrics, engine.has_timings)
 
 
 def find_weights(settings: Settings) -> Weights:

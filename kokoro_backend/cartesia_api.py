@@ -96,7 +96,8 @@ def frames(audio: bytes, output: OutputFormat) -> list[bytes]:
 
 async def _parsed(request: Request, *, raw_only: bool) -> tuple[messages.SpeechRequest, dict[str, Any]]:
     body = messages.json_object(await read_body(request))
-    parsed = messages.parse_request(body, backend_of(request).voices, raw_only=raw_only)
+    backend = backend_of(request)
+    parsed = messages.parse_request(body, backend.voices, raw_only=raw_only, has_timings=backend.has_timings)
     if not parsed.transcript.strip():
         raise bad_request("transcript is empty: there is nothing to say.")
     return parsed, body
@@ -211,7 +212,12 @@ class _Socket:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._backend = backend_of(websocket)
-        self._session = CartesiaSession(version_of(websocket), self._backend.voices, lambda: str(uuid.uuid4()))
+        self._session = CartesiaSession(
+            version_of(websocket),
+            self._backend.voices,
+            lambda: str(uuid.uuid4()),
+            has_timings=self._backend.has_timings,
+        )
         # All contexts of a socket are one session to the scheduler: opening many buys no larger share.
         self._share = Session()
         self._narrations: dict[str, Narration] = {}

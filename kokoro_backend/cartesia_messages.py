@@ -66,8 +66,10 @@ def json_object(raw: str | bytes) -> dict[str, Any]:
     return value
 
 
-def parse_request(body: Mapping[str, Any], catalogue: VoiceCatalogue, *, raw_only: bool) -> SpeechRequest:
-    """Return the request in `body`. raw_only: SSE and WebSocket carry no container.
+def parse_request(
+    body: Mapping[str, Any], catalogue: VoiceCatalogue, *, raw_only: bool, has_timings: bool = True
+) -> SpeechRequest:
+    """Return the request in `body`. raw_only: SSE and WebSocket carry no container; has_timings: the engine times words.
 
     Raises ProblemError, which names the field.
     """
@@ -79,6 +81,8 @@ def parse_request(body: Mapping[str, Any], catalogue: VoiceCatalogue, *, raw_onl
         raise bad_request(f"save is not supported by {MODEL}: audio is not stored here.", "unsupported_option")
     if body.get("normalization") not in (None, "auto") and not str(body["normalization"]).startswith("en"):
         raise bad_request(f'normalization must be "auto" or an English locale for {MODEL}.', "unsupported_option")
+    if not has_timings and (_flag(body, "add_timestamps") or _flag(body, "add_phoneme_timestamps")):
+        raise bad_request("This server's graph gives no timestamps: leave add_timestamps out.", "unsupported_option")
     voice = _voice(body.get("voice"), catalogue)
     manner = Manner(voice, _language(body, voice), _speed(body), _volume(body))
     return SpeechRequest(

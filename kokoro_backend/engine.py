@@ -55,6 +55,11 @@ class Engine(Protocol):
         """Return the name for metrics and logs, an enum of a few values."""
         ...
 
+    @property
+    def has_timings(self) -> bool:
+        """Say whether utterances come with the durations of their tokens."""
+        ...
+
     def warm_up(self) -> None:
         """Run once or twice, so that the first caller does not pay for allocation; blocking."""
         ...
@@ -68,6 +73,7 @@ class ToneEngine:
     """Two frames a symbol, a pitch for each token id: the same symbols give the same bytes, everywhere, at once."""
 
     name = "tone"
+    has_timings = True
 
     def warm_up(self) -> None:
         """Do nothing: there is nothing to load."""

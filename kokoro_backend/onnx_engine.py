@@ -74,6 +74,7 @@ class OnnxEngine:
     """The two halves of the graph, loaded once."""
 
     name = "onnx"
+    has_timings = True
 
     def __init__(self, front: Path, back: Path, threads: int, precision: Precision) -> None:
         """Load both halves (about 1 s). threads: of one run. Raises EngineError."""
@@ -153,6 +154,7 @@ class WholeGraphEngine:
     """A Kokoro graph of another export, which cannot be taken apart: one segment an utterance, no timings."""
 
     name = "onnx"
+    has_timings = False
 
     def __init__(self, model: Path, threads: int) -> None:
         """Load the graph. Raises EngineError if it is no Kokoro graph."""

@@ -93,11 +93,12 @@ class _Context:
 class CartesiaSession:
     """One socket's contexts."""
 
-    def __init__(self, version: str, catalogue: VoiceCatalogue, new_id: Callable[[], str]) -> None:
+    def __init__(self, version: str, catalogue: VoiceCatalogue, new_id: Callable[[], str], *, has_timings: bool = True) -> None:
         """version: the caller's Cartesia-Version, "" if it gave none; new_id: makes ids for errors and contexts."""
         self._version = version
         self._catalogue = catalogue
         self._new_id = new_id
+        self._has_timings = has_timings
         self._contexts: dict[str, _Context] = {}
 
     @property
@@ -172,13 +173,13 @@ class CartesiaSession:
                     f"{MAX_CONTEXTS} contexts are open on this connection: finish some, or open another connection.",
                 )
             )
-        request = parse_request(body, self._catalogue, raw_only=True)
+        request = parse_request(body, self._catalogue, raw_only=True, has_timings=self._has_timings)
         context = _Context(request, SentenceChunker(first_clause_chars=FIRST_CLAUSE_CHARS))
         self._contexts[context_id] = context
         return context
 
     def _check_same(self, body: dict[str, Any], context: _Context) -> None:
-        request = parse_request(body, self._catalogue, raw_only=True)
+        request = parse_request(body, self._catalogue, raw_only=True, has_timings=self._has_timings)
         if request.manner != context.request.manner or request.output != context.request.output:
             raise bad_request(
                 "Voice, language, speed, volume and output_format must stay the same within a context: start a new one.",

@@ -27,6 +27,7 @@ class SlowEngine:
     """Speaks 10 ms of audio in 10 ms, in many segments, so that a caller can leave in between; fails on demand."""
 
     name = "slow"
+    has_timings = False
 
     def __init__(self) -> None:
         self.segments = 0

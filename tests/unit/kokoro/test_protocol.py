@@ -134,3 +134,10 @@ def test_no_bytes_break_the_session(raw: bytes | str) -> None:
 def test_no_json_breaks_the_session(fields: dict[str, Any]) -> None:
     body = json.dumps({"model_id": "kokoro-82m", "voice": "af_heart", "output_format": RAW} | fields)
     assert isinstance(CartesiaSession("", VOICES, lambda: "id").receive(body), list)
+
+
+def test_timestamps_that_an_engine_cannot_give_are_refused() -> None:
+    session = CartesiaSession("", VOICES, lambda: "id", has_timings=False)
+    (refusal,) = session.receive(message("Hello.", add_timestamps=True))
+    assert isinstance(refusal, Reply)
+    assert refusal.event["error_code"] == "unsupported_option"

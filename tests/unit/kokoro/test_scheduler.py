@@ -25,6 +25,7 @@ class RecordingEngine:
     """Holds its first segment until released, then records the order in which segments are made."""
 
     name = "recording"
+    has_timings = False
 
     def __init__(self) -> None:
         self.order: list[int] = []
