@@ -588,7 +588,7 @@ class Session:
         if isinstance(verdict, Refusal) or verdict.account.id == self.route.account.id:
             return verdict
         if self._has_sent or not self._upstream.is_between_messages:
-            return Refusal("model_on_another_account", f"/{verdict.account.provider}/@{verdict.account.name}/")
+            return Refusal("model_on_another_account", f"/{self.route.endpoint.provider}/@{verdict.account.name}/")
         return verdict
 
     def _refuse(self, refusal: Refusal, context_id: str | None, now: float, out: list[Command]) -> None:

@@ -22,8 +22,9 @@ async def test_a_peer_that_takes_nothing_is_stalled_and_one_that_has_nothing_to_
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # or the kernel takes tens of megabytes for it
     server = await loop.create_server(Quiet, sock=listening)
-    port = listening.getsockname()[1]
-    transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+    sock = socket.create_connection(listening.getsockname())
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
     watch = Watch(0.0)
     assert watch.look(transport, 120, 0.0) == "alive"
     assert watch.look(transport, 120, 500.0) == "alive"
