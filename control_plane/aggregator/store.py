@@ -88,12 +88,19 @@ class Store:
         pairs = iter(sorted(touched))
         lowest = 0
         while some := list(islice(pairs, _SLOTS_A_STATEMENT)):
-            client = self.client()
-            # The version must be older than the read below: never fold the two statements into one.
-            version = int(client.query(_NEXT_VERSION, parameters={"touched": some}).result_rows[0][0])
-            client.command(_RECOMPUTE, parameters={"touched": some, "version": version}, settings=_RECOMPUTE_SETTINGS)
+            # The version must be older than the read that follows: never fold the two statements into one.
+            version = self.next_version(some)
+            self.write_generation(some, version)
             lowest = lowest or version
         return lowest
+
+    def next_version(self, touched: Sequence[tuple[str, datetime]]) -> int:
+        """Return a version above every one that these (workspace, slot) pairs have had."""
+        return int(self.client().query(_NEXT_VERSION, parameters={"touched": touched}).result_rows[0][0])
+
+    def write_generation(self, touched: Sequence[tuple[str, datetime]], version: int) -> None:
+        """Write the rollups of these (workspace, slot) pairs as one generation, from the events that are there now."""
+        self.client().command(_RECOMPUTE, parameters={"touched": touched, "version": version}, settings=_RECOMPUTE_SETTINGS)
 
     def set_aside(self, rows: Sequence[Row]) -> None:
         """Keep events that could not be counted: (stream, sequence, part, subject, reason, at, payload)."""
