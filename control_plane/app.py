@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -29,6 +30,7 @@ from control_plane.catalog import api as catalog
 from control_plane.kit.database import Database
 from control_plane.kit.http import Session
 from control_plane.kit.problems import Problem
+from control_plane.kit.shapes import ProblemDocument
 from control_plane.kit.tasks import start_task, stop_task
 from control_plane.kit.unit import Units
 from control_plane.people import api as people
@@ -109,6 +111,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.include_router(tokens.well_known)
     _add_operations(app, database, publisher, registry)
     _add_problem_answers(app)
+    _describe_problems(app)
     app.add_middleware(_Edge, registry=registry, new_id=new_id)
     return app
 
@@ -194,6 +197,21 @@ def _add_problem_answers(app: FastAPI) -> None:
     async def defect(request: Request, error: Exception) -> Response:
         log.error("request failed", request_id=request.state.request_id, exc_info=error)
         return _problem_answer(request, Problem("internal"))
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Name the problem document once in the API's description; routes refer to it for their refusals."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            description = plain()
+            schemas = description.setdefault("components", {}).setdefault("schemas", {})
+            schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
+            description["servers"] = [{"url": "/"}]
+        return app.openapi_schema or description
+
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to extend its description
 
 
 def _problem_answer(request: Request, problem: Problem) -> Response:

@@ -158,7 +158,12 @@ async def drop_credential(caller: Caller, account: str, slot: Literal["active", 
         await service.drop_credential(unit, row, slot)
 
 
-@router.post("/{account}/credential/test", summary="Test the credential", response_model=CredentialTest)
+@router.post(
+    "/{account}/credential/test",
+    summary="Test the credential",
+    response_model=CredentialTest,
+    responses={502: {**PROBLEMS[503], "description": "The provider could not be reached"}},
+)
 async def try_credential(caller: Caller, request: Request, account: str) -> Response:
     """Call a free endpoint of the provider with the active credential. Its managers, owners and admins."""
     require_scope(caller.actor, "write")

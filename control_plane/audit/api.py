@@ -46,7 +46,12 @@ async def list_entries(
     return page_of(found, limit, _entry, key="seq")
 
 
-@router.get("/export", summary="Export the audit log", response_class=StreamingResponse)
+@router.get(
+    "/export",
+    summary="Export the audit log",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
+)
 async def export(caller: Caller) -> Response:
     """Return every entry as JSON lines, the oldest first. Only owners and admins."""
     require_admin(caller.actor)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql
@@ -21,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.kit.problems import Problem
 from control_plane.kit.rows import Row
-from control_plane.kit.shapes import Page, ProblemDocument
+from control_plane.kit.shapes import Page
 from control_plane.kit.unit import Actor, Unit, Units
 from control_plane.tables import idempotency_keys
 
@@ -67,12 +68,14 @@ def require_admin(actor: Actor) -> None:
         raise Problem("forbidden", "Only owners and admins of the workspace may do this.")
 
 
-async def session(request: Request) -> Session:
+_BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="An API token: glottis tokens mint --api")
+
+
+async def session(request: Request, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Session:
     """Return the caller. Raises Problem unauthenticated."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    if shown is None or not shown.credentials.strip():
         raise Problem("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
-    authenticated: Session = await request.app.state.authenticate(token.strip(), request.state.request_id)
+    authenticated: Session = await request.app.state.authenticate(shown.credentials.strip(), request.state.request_id)
     if request.method in ("GET", "HEAD"):
         require_scope(authenticated.actor, "read")
     return authenticated
@@ -88,7 +91,10 @@ IdempotencyKey = Annotated[
 ]
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: OpenAPI's own shape
-    status: {"model": ProblemDocument, "description": text, "content": {"application/problem+json": {}}}
+    status: {
+        "description": text,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    }
     for status, text in (
         (400, "The request cannot be read"),
         (401, "No valid API token"),
@@ -96,6 +102,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: OpenAPI's own shape
         (404, "There is no such thing"),
         (409, "It does not fit what is there"),
         (412, "It was changed meanwhile"),
+        (413, "The request is too large"),
         (422, "The request is not valid"),
         (428, "If-Match is missing"),
         (503, "Something that is needed is away"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 
 from contracts.secret import Secret
 from control_plane.kit import rows
@@ -105,7 +105,12 @@ def _applied(done: Plan, is_dry_run: bool) -> Applied:
     return Applied(changes=changes, is_dry_run=is_dry_run, kept=list(done.kept))
 
 
-@router.get("/export", summary="Export the workspace", response_class=PlainTextResponse)
+@router.get(
+    "/export",
+    summary="Export the workspace",
+    response_class=Response,
+    responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}},
+)
 async def export(caller: Caller) -> Response:
     """Return the workspace as a workspace file (YAML) without credentials. Only owners and admins."""
     require_admin(caller.actor)
