@@ -103,7 +103,7 @@ class Gateway:
             self._listeners(),
             admin_app=cast(ASGIApplication, admin_app(context.new_id, METRICS.registry, self._readiness, lambda: server.stop())),
             admin_listener=Listener(settings.admin_listen.host, settings.admin_listen.port),
-            drain=DrainSettings(deadline_seconds=settings.drain_seconds),
+            drain=DrainSettings(settings.drain_delay_seconds, settings.drain_seconds),
             on_drain=self._told_to_drain,
         )
         self._observe(key_sets)

@@ -72,8 +72,10 @@ class Settings:
     """None, with `config` alone: events are counted and logged, not kept"""
     spool_bytes: int
     max_config_age_seconds: float
+    drain_delay_seconds: float
+    """from SIGTERM: how long new exchanges are still taken, so that load balancers notice first"""
     drain_seconds: float
-    """from SIGTERM: how long open exchanges may take to end"""
+    """after that: how long open exchanges may take to end"""
     allowed_private_origins: frozenset[str]
     root_mounts: Mapping[bytes, str]
     """host name -> provider whose paths begin at that host's root, for clients that drop a base URL's path"""
@@ -101,6 +103,7 @@ class Settings:
             spool_folder=spool_folder if feed is not None else None,
             spool_bytes=int(_number(environ, "GLOTTIS_GATEWAY_SPOOL_BYTES", 64 * 1024 * 1024, 64 * 1024)),
             max_config_age_seconds=_number(environ, "GLOTTIS_GATEWAY_MAX_CONFIG_AGE_SECONDS", 3600, 1),
+            drain_delay_seconds=_number(environ, "GLOTTIS_GATEWAY_DRAIN_DELAY_SECONDS", 0, 0),
             drain_seconds=_number(environ, "GLOTTIS_GATEWAY_DRAIN_SECONDS", 25, 0),
             allowed_private_origins=frozenset(
                 origin.strip() for origin in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if origin.strip()
