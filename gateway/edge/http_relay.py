@@ -118,7 +118,7 @@ class Exchange:
                 self._body_size = length
                 self._held = [rest[:length] if length < len(rest) else rest]
                 rest = rest[length:]
-        if (preflight := preflight_answer(self.head, self.request_id)) is not None:
+        if request.method == "OPTIONS" and (preflight := preflight_answer(self.head, self.request_id)) is not None:
             self._answer_here(204, preflight, "completed")
         elif (reason := context.closed_because()) is not None:
             self._refuse(Refusal(reason))
@@ -158,7 +158,7 @@ class Exchange:
                 self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
                 return b""
         if not self.is_request_done:
-            self._expire_in(self.context.limits.body_idle_seconds)
+            self.edge.expire_in(self.context.limits.body_idle_seconds)
         if pieces or self.is_request_done:
             self._intake(self, pieces, self.is_request_done)
         return left_over
@@ -182,6 +182,9 @@ class Exchange:
             limit = self.context.limits.judged_body_bytes
             if self.request.length > limit:
                 self._refuse(Refusal("body_too_large", f"{limit} bytes are taken"))
+                return
+            if self.is_request_done:
+                self._hold_json([], True)
                 return
             self._invite_body()
             self._switch(Exchange._hold_json)
@@ -315,7 +318,7 @@ class Exchange:
         self._admit = decision
         self.settled.route = decision.route
         self._is_judged = True
-        self._begin_tally(decision)
+        self._begin_tally(decision, self.context.clock())
         return True
 
     # Towards the provider
@@ -348,17 +351,17 @@ class Exchange:
             _log.error("credential could not be opened", account=route.account.name, request_id=self.request_id, cause=str(error))
             self._refuse(Refusal("credential_unavailable"))
             return
-        settled.credential_opened_at = context.clock()
+        settled.credential_opened_at = now = context.clock()
         connection = origin.take()
         if connection is not None:
             self._is_reused = True
-            self._send(connection)
+            self._send(connection, now)
             return
         self._dial(origin)
 
     def _dial(self, origin: Origin) -> None:
         self._intake = Exchange._keep if self._form is None else Exchange._keep_form
-        self._expire_in(0)
+        self.edge.expire_in(0)
         self.settled.dial_started_at = self.context.clock()
         self.context.tasks.start("dial for a request", self._dialled(origin))
 
@@ -373,11 +376,11 @@ class Exchange:
             if self._is_over:
                 origin.give_back(connection)
                 return
-            self.settled.dialled_at = self.context.clock()
-            self._send(connection)
+            self.settled.dialled_at = now = self.context.clock()
+            self._send(connection, now)
 
-    def _send(self, connection: UpstreamConnection) -> None:
-        """Write the request's head and what is there of its body."""
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
+        """Write the request's head and what is there of its body. now: Unix seconds."""
         admit, origin, credential = self._admit, self._origin, self._credential
         if admit is None or origin is None or credential is None:
             raise RuntimeError("a connection was taken before there was a route")
@@ -388,10 +391,10 @@ class Exchange:
         self._upstream = connection
         connection.receiver = self
         if self._is_judged:
-            self._begin_tally(admit)
+            self._begin_tally(admit, now)
         length = self.request.length
         head = request_head(admit.route, self.request.method, origin.host, credential, self.request.framing)
-        self.settled.sent_at = self.context.clock()
+        self.settled.sent_at = now
         self.settled.anything_sent = True
         if self.is_request_done:
             held = self._held
@@ -401,7 +404,7 @@ class Exchange:
             if length == http1.CHUNKED:
                 body = (http1.chunk_of([body]) if body else b"") + http1.LAST_CHUNK
             connection.transport.write(head + body if body else head)
-            self._sent_whole()
+            self._sent_whole(now)
             return
         connection.transport.write(head)
         held, self._held = self._held, []
@@ -410,15 +413,15 @@ class Exchange:
         self._intake = Exchange._write_body if self._form is None else Exchange._forward_form
         self._write_body(held, False)
         self.edge.flow.resume_reading()
-        self._expire_in(self.context.limits.body_idle_seconds)
+        self.edge.expire_in(self.context.limits.body_idle_seconds)
 
-    def _begin_tally(self, admit: Admit) -> None:
+    def _begin_tally(self, admit: Admit, now: float) -> None:
         """Write down what the text costs, before its bytes leave."""
         if self._tally is not None:
             return
         route, facts = admit.route, admit.facts
         self._tally = self.settled.tally = tally = Tally(
-            self.request_id, route.attribution, self.context.pod, dict(route.metadata)
+            self.request_id, route.attribution, self.context.pod, dict(route.metadata) if route.metadata else None
         )
         metering = route.endpoint.metering
         if metering == "none":
@@ -430,7 +433,7 @@ class Exchange:
         self.settled.voice = facts.voice or ""
         self._speaks = facts.speaks
         self._meter = answer_meter(route.endpoint)
-        self.context.recorder.admit(tally, int(self.context.clock() * 1000))
+        self.context.recorder.admit(tally, int(now * 1000))
 
     def _write_body(self, pieces: list[bytes], is_end: bool) -> None:
         """Forward body bytes."""
@@ -447,14 +450,14 @@ class Exchange:
         if data:
             upstream.transport.write(data)
         if is_end:
-            self._sent_whole()
+            self._sent_whole(self.context.clock())
 
-    def _sent_whole(self) -> None:
+    def _sent_whole(self, now: float) -> None:
         self._is_sent_whole = True
-        self.settled.request_ended_at = self.context.clock()
+        self.settled.request_ended_at = now
         self.settled.bytes_from_client = self._body_size
         if self._answer is None:
-            self._expire_in(self.context.limits.response_head_seconds)
+            self.edge.expire_in(self.context.limits.response_head_seconds)
 
     def _throw_away(self, pieces: list[bytes], is_end: bool) -> None:
         """The body is not wanted any more; the connection closes after the answer, see EdgeProtocol."""
@@ -463,20 +466,20 @@ class Exchange:
         """The provider reads slowly: so does the gateway from the client."""
         if not self.is_request_done:
             self.edge.flow.pause_reading()
-            self._expire_in(self.context.limits.stall_seconds)
+            self.edge.expire_in(self.context.limits.stall_seconds)
 
     def upstream_writable(self) -> None:
         """The provider caught up."""
         if not self.is_request_done:
             self.edge.flow.resume_reading()
-            self._expire_in(self.context.limits.body_idle_seconds)
+            self.edge.expire_in(self.context.limits.body_idle_seconds)
 
     # The answer
 
     def upstream_data(self, data: bytes) -> None:
         """Take bytes of the provider's answer."""
         if self._answer is not None:
-            self._expire_in(self.context.limits.response_idle_seconds)
+            self.edge.expire_in(self.context.limits.response_idle_seconds)
             self._relay_body(data, b"")
             return
         buffer = self._partial + data if self._partial else data
@@ -555,11 +558,12 @@ class Exchange:
             self.edge.transport.write(head)
             self._end_answer(is_reusable=not rest)
             return
-        self._expire_in(self.context.limits.response_idle_seconds)
         if rest:
             self._relay_body(rest, head)
         else:
             self.edge.transport.write(head)
+        if not self._is_over:
+            self.edge.expire_in(self.context.limits.response_idle_seconds)
 
     def _relay_body(self, data: bytes, before: bytes) -> None:
         """Write body bytes to the client as they came; `before` goes first, in the same write."""
@@ -672,13 +676,13 @@ class Exchange:
         """The client reads slowly: so does the gateway from the provider."""
         if self._upstream is not None:
             self._upstream.transport.pause_reading()
-            self._expire_in(self.context.limits.stall_seconds)
+            self.edge.expire_in(self.context.limits.stall_seconds)
 
     def client_writable(self) -> None:
         """The client caught up."""
         if self._upstream is not None:
             self._upstream.transport.resume_reading()
-            self._expire_in(self.context.limits.response_idle_seconds)
+            self.edge.expire_in(self.context.limits.response_idle_seconds)
 
     # Ends
 
@@ -852,10 +856,6 @@ class Exchange:
         context.recorder.settle(settled)
 
     # Small help
-
-    def _expire_in(self, seconds: float) -> None:
-        """Call `expired` unless something else happens within so many seconds; 0: never."""
-        self.edge.expire_in(seconds)
 
     def _one_request(self) -> "_OneRequest":
         return _OneRequest(self)

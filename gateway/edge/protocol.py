@@ -180,12 +180,12 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _await_head(self, buffer: bytes) -> None:
         limits = self.context.limits
-        if len(buffer) > limits.head_bytes:
+        if not buffer:
+            self.deadline = self.loop.time() + limits.keep_alive_seconds
+        elif len(buffer) > limits.head_bytes:
             self._refuse(Refusal("head_too_large", f"{limits.head_bytes} bytes are taken"))
         elif b"\n\n" in buffer or b"\n\r\n" in buffer.lstrip(b"\r\n"):
             self._refuse(Refusal("head_malformed", "a line is not ended by CR LF"))
-        elif not buffer:
-            self.deadline = self.loop.time() + limits.keep_alive_seconds
         elif not self._is_head_begun:
             self._is_head_begun = True
             self.deadline = self.loop.time() + limits.head_seconds

@@ -150,7 +150,7 @@ async def test_a_client_that_hangs_up_before_the_answer_ends_the_work_too(
 
 async def test_a_client_that_hangs_up_in_its_body_ends_the_upload(client: Client, gateway: Edge, double: CartesiaDouble) -> None:
     await client.send(request("GET", "/cartesia/voices", "Content-Length: 1000") + bytes(10))
-    await until(lambda: len(double.connections) == 1)
+    await until(lambda: len(double.requests) == 1)
     client.close()
 
     (settled,) = await gateway.settled()

@@ -294,7 +294,7 @@ async def test_a_root_mount_serves_the_clients_that_drop_the_prefix(double: Cart
 
 async def test_a_revocation_during_an_upload_stops_it(gateway: Edge, client: Client, double: CartesiaDouble) -> None:
     await client.send(request("GET", "/cartesia/voices", "Content-Length: 1000") + bytes(10))
-    await until(lambda: len(double.connections) == 1)
+    await until(lambda: len(double.requests) == 1)
     gateway.world.revocations.add(Revocation(workspace="w1", kind="token", target="t1", at_ms=0))
     for exchange in gateway.context.open:
         exchange.world_changed(gateway.now)
