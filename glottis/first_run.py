@@ -63,9 +63,11 @@ accounts:
       - name: {model}
         type: text-to-speech
 
-# Per character. Your own GPU is not free either: this is about what a small one costs when it is well used.
+# Per character: your own machine is not free either, and this is about what a small GPU costs when it is well used.
+# A unit without an entry is shown as unpriced, so what costs nothing says so.
 prices:
   - {{provider: kokoro, model: {model}, unit: characters, price: 0.000002}}
+  - {{provider: kokoro, model: {model}, unit: requests, price: 0}}
 """
 
 

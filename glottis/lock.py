@@ -15,8 +15,10 @@ from glottis.errors import SetupError
 def lock_on(data_folder: Path) -> Iterator[None]:
     """Hold the folder, which is made if it is missing. Raises SetupError if another process holds it or it is read-only."""
     try:
-        # 0711: the database's user passes through to its own folder; everything else in here is closed to others.
-        data_folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if not data_folder.exists():
+            data_folder.mkdir(parents=True)
+            # Whatever the umask: the database's user passes through to its own folder, and nobody else gets in.
+            data_folder.chmod(0o711)
         descriptor = os.open(data_folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
         raise SetupError(

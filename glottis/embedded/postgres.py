@@ -287,9 +287,23 @@ def locate_home(data_folder: Path, identity: Identity | None, shared_home: Path 
         return Path(note.read_text().strip())
     home = data_folder / "postgres"
     if identity is not None and not can_reach(data_folder, identity):
+        _open_folder(shared_home)
         home = shared_home / f"data-{secrets.token_hex(6)}"
     note.write_text(f"{home}\n")
     return home
+
+
+def _open_folder(folder: Path) -> None:
+    # Whatever the umask: another user must get through it.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+    except OSError as fault:
+        raise SetupError(
+            f"Cannot make {folder}: {fault.strerror}.",
+            "As root, Postgres must live where an unprivileged user can reach it: make that folder, "
+            "put the checkout outside root's home, or run as another user.",
+        ) from fault
 
 
 def can_reach(path: Path, identity: Identity, above: Path = Path("/")) -> bool:
@@ -316,8 +330,8 @@ def can_reach(path: Path, identity: Identity, above: Path = Path("/")) -> bool:
 def _copy_programs(package: Path, destination: Path) -> None:
     # The programs find their libraries and files by relative paths: package and library folder keep their places.
     # Copied beside and renamed, so that a copy cut short is never taken for a whole one.
+    _open_folder(destination.parent)
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         unfinished = destination.parent / f"{destination.name}.{secrets.token_hex(4)}"
         libraries = package.parent / f"{package.name}.libs"
         shutil.copytree(

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import wave
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,12 @@ def demo() -> Iterator[RunningStack]:
         yield stack
 
 
+@pytest.fixture(scope="module")
+def counted(demo: RunningStack) -> list[dict[str, Any]]:
+    """The usage of the demo's own calls, before any test makes others. Any: JSON."""
+    return demo.usage(("by", "exchange,endpoint,user,model"))
+
+
 def read_wav(stack: RunningStack, name: str) -> tuple[bytes, int]:
     with wave.open(str(stack.folder / "demo" / name)) as file:
         return file.readframes(file.getnframes()), file.getframerate()
@@ -50,10 +57,8 @@ def test_the_demos_audio_is_intelligible(demo: RunningStack) -> None:
     assert word_error_rate(heard) <= 0.05, heard
 
 
-def test_every_call_of_the_demo_is_counted_once_with_its_characters(demo: RunningStack) -> None:
-    rows = demo.usage(("by", "exchange,endpoint"))
-
-    assert sorted((row["endpoint"], row["units"]["characters"], row["exchanges"]) for row in rows) == sorted(
+def test_every_call_of_the_demo_is_counted_once_with_its_characters(counted: list[dict[str, Any]]) -> None:
+    assert sorted((row["endpoint"], row["units"]["characters"], row["exchanges"]) for row in counted) == sorted(
         [
             ("tts.bytes", len(first_voice.BYTES), 1),
             ("tts.sse", len(first_voice.SSE), 1),
@@ -76,14 +81,17 @@ def test_the_audio_in_the_table_is_as_long_as_the_file(demo: RunningStack) -> No
     assert f" {len(audio) / 2 / rate:.2f} s " in line
 
 
-def test_usage_by_user_and_model_names_the_user_and_the_model(demo: RunningStack) -> None:
-    rows = demo.usage(("by", "user,model"))
-
-    assert [(row["user_name"], row["model"], row["units"]["characters"]) for row in rows] == [
-        ("ada", "kokoro-82m", sum(map(len, SAID.values())))
-    ]
+def test_every_call_is_counted_for_the_user_whose_token_it_had(counted: list[dict[str, Any]]) -> None:
+    assert {(row["user_name"], row["model"]) for row in counted} == {("ada", "kokoro-82m")}
 
 
+def test_usage_by_user_and_model_is_shown_with_its_cost(demo: RunningStack) -> None:
+    characters = sum(map(len, SAID.values()))
+
+    assert re.search(rf"^ada +kokoro-82m +4 +{characters} +4 +{characters * 0.000002:.6f}$", demo.output, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("counted")
 def test_the_printed_program_runs_as_it_is_printed(demo: RunningStack) -> None:
     printed = demo.output.partition("# pip install cartesia\n")[2].partition("\nCtrl-C")[0]
     program = textwrap.dedent(printed)

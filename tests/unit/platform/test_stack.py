@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,17 @@ def test_the_database_stays_where_its_first_start_put_it(tmp_path: Path) -> None
 
     assert first.parent == tmp_path / "shared"
     assert second == first
+
+
+def test_the_data_folder_lets_others_through_and_not_in_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with lock_on(tmp_path / "data"):
+            pass
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o711
 
 
 def test_the_database_is_in_the_data_folder_where_nobody_else_must_reach_it(tmp_path: Path) -> None:
