@@ -150,8 +150,10 @@ class Postgres:
 
     def _initialise(self) -> None:
         # initdb works in a folder beside and is renamed at the end: a start that was killed half-way begins anew.
+        if not self.home.parent.exists():
+            _open_folder(self.home.parent)
         try:
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.home.mkdir(exist_ok=True, mode=0o700)
             unfinished = self.home / "data.unfinished"
             if unfinished.exists():
                 shutil.rmtree(unfinished)
@@ -287,7 +289,6 @@ def locate_home(data_folder: Path, identity: Identity | None, shared_home: Path 
         return Path(note.read_text().strip())
     home = data_folder / "postgres"
     if identity is not None and not can_reach(data_folder, identity):
-        _open_folder(shared_home)
         home = shared_home / f"data-{secrets.token_hex(6)}"
     note.write_text(f"{home}\n")
     return home
