@@ -43,7 +43,6 @@ from gateway.telemetry.recorder import Recorder
 from gateway.telemetry.spool import Sink, Spool, Unkept
 from gateway.upstream.dial import permitted_addresses, resolve
 from gateway.upstream.faults import UpstreamFault
-from gateway.upstream.origin import PoolSettings
 from gateway.upstream.upstreams import Upstreams
 from policy import workspace_file
 from policy.index import index_of
@@ -167,7 +166,6 @@ class Gateway:
 
     def _edge_context(self, sink: Sink, credentials: Credentials, key_sets: KeySets) -> EdgeContext:
         settings, store = self._settings, self._store
-        pool = PoolSettings(allowed_private_origins=settings.allowed_private_origins)
 
         def transcript_key(workspace_id: str) -> Secret | None:
             workspace = store.world.index.workspaces.get(workspace_id)
@@ -190,7 +188,7 @@ class Gateway:
             closed_because=store.closed_because,
             key_sets=key_sets,
             credentials=credentials,
-            upstreams=Upstreams(pool, self._tasks, time.monotonic),
+            upstreams=Upstreams(settings.pool, self._tasks, time.monotonic),
             recorder=Recorder(sink, settings.pod, METRICS, transcript_key, sampling, self._log),
             clock=time.time,
             new_id=self._new_id,

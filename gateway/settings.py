@@ -14,6 +14,7 @@ from typing import Any
 from contracts.secret import Secret
 from contracts.subjects import pod_subject
 from gateway.edge.context import Limits
+from gateway.upstream.origin import PoolSettings
 from policy.providers.registry import PROFILES
 
 _KEY_BYTES = 32
@@ -80,6 +81,9 @@ class Settings:
     root_mounts: Mapping[bytes, str]
     """host name -> provider whose paths begin at that host's root, for clients that drop a base URL's path"""
     limits: Limits
+    """each has a variable of its name, for example GLOTTIS_GATEWAY_JUDGED_BODY_BYTES"""
+    pool: PoolSettings
+    """likewise, for example GLOTTIS_GATEWAY_UPSTREAM_WARM_CONNECTIONS"""
     log_format: str
     """empty: `console` on a terminal, else `json`"""
     log_level: str
@@ -92,6 +96,9 @@ class Settings:
         spool_folder = _path(environ, "GLOTTIS_GATEWAY_SPOOL_DIR")
         if feed is not None and spool_folder is None:
             raise SettingsError("GLOTTIS_GATEWAY_SPOOL_DIR is not set: name a folder, best on a tmpfs that survives the process.")
+        private_origins = frozenset(
+            origin.strip() for origin in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if origin.strip()
+        )
         return cls(
             listen=_address(environ, "GLOTTIS_GATEWAY_LISTEN", "127.0.0.1:8780"),
             tls=_tls(environ),
@@ -105,11 +112,12 @@ class Settings:
             max_config_age_seconds=_number(environ, "GLOTTIS_GATEWAY_MAX_CONFIG_AGE_SECONDS", 3600, 1),
             drain_delay_seconds=_number(environ, "GLOTTIS_GATEWAY_DRAIN_DELAY_SECONDS", 0, 0),
             drain_seconds=_number(environ, "GLOTTIS_GATEWAY_DRAIN_SECONDS", 25, 0),
-            allowed_private_origins=frozenset(
-                origin.strip() for origin in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if origin.strip()
-            ),
+            allowed_private_origins=private_origins,
             root_mounts=_root_mounts(environ),
-            limits=_limits(environ),
+            limits=Limits(**_numbers(environ, "GLOTTIS_GATEWAY_", Limits)),
+            pool=PoolSettings(
+                **_numbers(environ, "GLOTTIS_GATEWAY_UPSTREAM_", PoolSettings), allowed_private_origins=private_origins
+            ),
             log_format=_one_of(environ, "GLOTTIS_LOG_FORMAT", ("json", "console"), ""),
             log_level=_one_of(environ, "GLOTTIS_LOG_LEVEL", ("debug", "info", "warning", "error"), "info"),
         )
@@ -185,15 +193,15 @@ def _root_mounts(environ: Mapping[str, str]) -> dict[bytes, str]:
     return mounts
 
 
-def _limits(environ: Mapping[str, str]) -> Limits:
-    """Return the edge's limits; each has a variable of its name, for example GLOTTIS_GATEWAY_JUDGED_BODY_BYTES."""
+def _numbers(environ: Mapping[str, str], prefix: str, defaults: Any) -> dict[str, Any]:  # Any: a dataclass of numbers
+    """Return the numbers that the environment sets, by field; each has a variable of its name behind the prefix."""
     given: dict[str, Any] = {}  # Any: int or float, as each field's default is
-    for limit in fields(Limits):
-        name = "GLOTTIS_GATEWAY_" + limit.name.upper()
-        if environ.get(name):
+    for number in fields(defaults):
+        name = prefix + number.name.upper()
+        if isinstance(number.default, int | float) and environ.get(name):
             value = _number(environ, name, 0, 0)
-            given[limit.name] = int(value) if isinstance(limit.default, int) else value
-    return Limits(**given)
+            given[number.name] = int(value) if isinstance(number.default, int) else value
+    return given
 
 
 def _one_of(environ: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

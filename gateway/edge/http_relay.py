@@ -6,15 +6,18 @@ method in `_intake`: held for judgement, read as a form, forwarded, or thrown aw
 Judging is `policy.decide`'s, framing is `gateway.http1`'s. Read next: `gateway.upstream.connection`.
 """
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from contracts.events import Outcome
 from contracts.secret import Secret
 from gateway import http1
 from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_answer
+from gateway.edge.context import EdgeContext
 from gateway.edge.masking import Masker
 from gateway.edge.metering import AnswerMeter, answer_meter
 from gateway.state.credentials import NoCredential
@@ -32,9 +35,6 @@ from policy.rewrite import request_head, response_headers
 from policy.scan import cartesia_version
 from policy.usage import Settled, Tally
 
-if TYPE_CHECKING:
-    from gateway.edge.protocol import EdgeProtocol
-
 _log = structlog.get_logger("gateway.edge")
 
 _MOST_RESPONSE_HEAD_BYTES: Final = 64 * 1024
@@ -44,6 +44,21 @@ _KEPT_WHILE_WAITING_BYTES: Final = 64 * 1024
 _CLOSE: Final = b"Connection: close\r\n"
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
+
+
+class ClientConnection(Protocol):
+    """What an exchange needs of the connection that it came on; see `gateway.edge.protocol`."""
+
+    context: EdgeContext
+    transport: asyncio.Transport
+    flow: FlowControl
+    loop: asyncio.AbstractEventLoop
+
+    def expire_in(self, seconds: float) -> None:
+        """Call the exchange's `expired` unless something else happens within so many seconds; 0: never."""
+
+    def exchange_done(self, *, closes: bool) -> None:
+        """The exchange has written its last byte; the connection goes on, or closes."""
 
 
 class Exchange:
@@ -86,7 +101,7 @@ class Exchange:
     _tally: Tally | None = None
     _is_ending = False
 
-    def __init__(self, edge: "EdgeProtocol", request: http1.Request, head: Repeated) -> None:
+    def __init__(self, edge: ClientConnection, request: http1.Request, head: Repeated) -> None:
         context = edge.context
         self.edge = edge
         self.context = context

@@ -42,9 +42,7 @@ def test_a_credential_that_was_moved_does_not_open(change: dict[str, str]) -> No
 
 
 def test_a_credential_for_another_fleet_says_which_key_it_needs() -> None:
-    with pytest.raises(
-        NoCredential, match=r"account cartesia-eu: version 3 is sealed for key \w+, have"
-    ):
+    with pytest.raises(NoCredential, match=r"account cartesia-eu: version 3 is sealed for key \w+, have"):
         Credentials([Secret(b"o" * 32)]).of(with_credential(sealed()))
 
 

@@ -77,11 +77,15 @@ def test_limits_and_root_mounts_have_variables_of_their_names(complete: dict[str
         | {
             "GLOTTIS_GATEWAY_JUDGED_BODY_BYTES": "2048",
             "GLOTTIS_GATEWAY_STALL_SECONDS": "7.5",
+            "GLOTTIS_GATEWAY_UPSTREAM_WARM_CONNECTIONS": "8",
+            "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": "http://127.0.0.1:1, http://127.0.0.1:2",
             "GLOTTIS_GATEWAY_ROOT_MOUNTS": "Voice.test=cartesia, kokoro.test=kokoro",
         }
     )
 
     assert (settings.limits.judged_body_bytes, settings.limits.stall_seconds) == (2048, 7.5)
+    assert (settings.pool.warm_connections, settings.pool.idle_seconds) == (8, 55.0)
+    assert settings.pool.allowed_private_origins == {"http://127.0.0.1:1", "http://127.0.0.1:2"}
     assert settings.root_mounts == {b"voice.test": "cartesia", b"kokoro.test": "kokoro"}
 
 
