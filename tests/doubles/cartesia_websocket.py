@@ -232,6 +232,7 @@ class SocketsDouble:
     """The double. `sockets`: every connection that sent a head, in order."""
 
     port: int = 0
+    scheme: str = "http"
     sockets: list[Socket] = field(default_factory=list)
     scripts: dict[str, Script] = field(
         default_factory=lambda: {"synthesize": synthesize, "transcribe": transcribe, "echo": echo, "listen": listen}
@@ -249,7 +250,7 @@ class SocketsDouble:
     @property
     def origin(self) -> str:
         """Return the double's origin."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://{'localhost' if self.scheme == 'https' else '127.0.0.1'}:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection."""
