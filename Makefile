@@ -43,6 +43,9 @@ bench: $(STAMP) ## the gateway beside Envoy and nginx; writes docs/benchmarks.md
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
 
+bench-propagation: $(STAMP) ## from a commit to the last of 20 watchers, small and with 100,000 grants; OPTIONS="--changes 200"
+	@$(BIN)/python -m tests.bench.control_plane.propagation $(OPTIONS)
+
 bench-kokoro: $(STAMP) ## how soon Kokoro is heard, how fast it speaks, whether it is understood; OPTIONS="--runs 20"
 	@$(BIN)/python -m tests.bench.kokoro.speech $(OPTIONS)
 
@@ -52,4 +55,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo bench bench-bookkeeping bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo bench bench-bookkeeping bench-propagation bench-kokoro bench-audio clean

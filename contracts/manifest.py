@@ -61,9 +61,12 @@ def public_key_of(private_key: Secret) -> bytes:
 
 def signed(revision: int, created_at_ms: int, chunks: Iterable[bytes], private_key: Secret) -> bytes:
     """Return the published bytes of the manifest over these encoded chunks."""
-    body = codec.encode(
-        Manifest(revision=revision, created_at_ms=created_at_ms, chunks=tuple(chunk_name(chunk) for chunk in chunks))
-    )
+    return signed_over(revision, created_at_ms, (chunk_name(chunk) for chunk in chunks), private_key)
+
+
+def signed_over(revision: int, created_at_ms: int, names: Iterable[str], private_key: Secret) -> bytes:
+    """Return the published bytes of the manifest over chunks whose names are known: `chunk_name` of each."""
+    body = codec.encode(Manifest(revision=revision, created_at_ms=created_at_ms, chunks=tuple(names)))
     signer = Ed25519PrivateKey.from_private_bytes(private_key.reveal())
     key_id = key_id_of(signer.public_key().public_bytes_raw())
     return codec.encode(SignedManifest(body=body, key_id=key_id, signature=signer.sign(_CONTEXT + body)))

@@ -14,8 +14,6 @@ from policy.explain import Explanation, Question, Unanswerable, explain
 from policy.index import index_of
 from policy.world import World
 
-_KINDS = ("teams", "principals", "accounts", "models", "grants")
-
 
 async def explained(connection: AsyncConnection, question: Question, subject: str, public_url: str, now: float) -> Explanation:
     """Return the explanation. question: its subject is not yet known; subject: `user:<id or name>` or `service_account:…`.
@@ -23,7 +21,17 @@ async def explained(connection: AsyncConnection, question: Question, subject: st
     Raises Problem not_found for a subject that is not there, invalid_request for what cannot be asked.
     """
     resolved = (await service.resolved_subjects(connection, [subject]))[0]
-    records = {name: tuple(await reader.records_of(connection, name, None)) for name in _KINDS}
+    if resolved.principal_id is None:
+        raise Problem("invalid_request", "A team calls nobody; ask about one of its members.")
+    # What takes part in a decision about one principal; a large workspace's other grants would only cost time.
+    wanted: dict[str, list[str] | None] = {
+        "principals": [resolved.principal_id],
+        "teams": None,
+        "accounts": None,
+        "models": None,
+        "grants": await service.grant_ids_of(connection, resolved.principal_id),
+    }
+    records = {kind: tuple(await reader.records_of(connection, kind, ids)) for kind, ids in wanted.items()}
     workspaces, issuers = await reader.workspace_records(connection, None, public_url)
     snapshot = Snapshot(revision=0, created_at_ms=0, workspaces=tuple(workspaces), issuers=tuple(issuers), **records)
     asked = Question(

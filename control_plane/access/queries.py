@@ -23,6 +23,13 @@ async def subjects(connection: AsyncConnection, kind: str, references: Iterable[
     return found
 
 
+async def grant_ids_of(connection: AsyncConnection, principal: str) -> list[str]:
+    """Return the ids of the grants that the principal has, itself or by a team."""
+    of_my_teams = select(memberships.c.team_id).where(memberships.c.principal_id == principal)
+    query = select(grants.c.id).where(or_(grants.c.principal_id == principal, grants.c.team_id.in_(of_my_teams)))
+    return list((await connection.execute(query)).scalars())
+
+
 async def manages(connection: AsyncConnection, principal: str, account: str) -> bool:
     """Tell whether the principal, or a team that it is in, is a manager of the account."""
     of_my_teams = select(memberships.c.team_id).where(memberships.c.principal_id == principal)

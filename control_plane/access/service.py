@@ -52,6 +52,11 @@ async def resolved_subjects(connection: AsyncConnection, texts: Sequence[str]) -
     return resolved
 
 
+async def grant_ids_of(connection: AsyncConnection, principal: str) -> list[str]:
+    """Return the ids of the grants that the principal has, itself or by a team."""
+    return await queries.grant_ids_of(connection, principal)
+
+
 async def manages(connection: AsyncConnection, actor: Actor, account_id: str) -> bool:
     """Tell whether the actor may change this account: owners, admins, and its managers."""
     return actor.role != "member" or await queries.manages(connection, actor.id, account_id)

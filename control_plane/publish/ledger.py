@@ -6,6 +6,7 @@ The chunks are those of `contracts.snapshot.chunks_of` over the same records (a 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from contracts.manifest import chunk_name
 from contracts.snapshot import KINDS, bucket_count, bucket_of, chunk_of
 
 
@@ -25,8 +26,8 @@ class Ledger:
         for identity, record in fresh.items():
             of_kind.put(identity, record)
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the encoded chunks of everything."""
+    def chunks(self) -> Iterator[tuple[str, bytes]]:
+        """Yield name and encoded bytes of the chunks of everything."""
         for kind in KINDS:
             yield from self._kinds[kind].chunks()
 
@@ -41,7 +42,7 @@ class _Kind:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._buckets: list[dict[str, Any]] = [{}]  # Any: the record that the kind says
-        self._encoded: list[bytes | None] = [None]
+        self._encoded: list[tuple[str, bytes] | None] = [None]
         self.count = 0
 
     def put(self, identity: str, record: Any) -> None:
@@ -58,7 +59,7 @@ class _Kind:
             self.count -= 1
             self._encoded[bucket] = None
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[tuple[str, bytes]]:
         wanted = bucket_count(self.count)
         if wanted != len(self._buckets):
             self._cut_anew(wanted)
@@ -66,7 +67,8 @@ class _Kind:
             if records:
                 encoded = self._encoded[bucket]
                 if encoded is None:
-                    encoded = self._encoded[bucket] = chunk_of(self._kind, records.values())
+                    chunk = chunk_of(self._kind, records.values())
+                    encoded = self._encoded[bucket] = (chunk_name(chunk), chunk)
                 yield encoded
 
     def _cut_anew(self, wanted: int) -> None:

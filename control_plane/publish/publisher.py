@@ -22,7 +22,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts import codec, manifest
 from contracts.events import PodStatus
-from contracts.manifest import chunk_name
 from contracts.prices import PriceBook
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
@@ -217,7 +216,7 @@ class Publisher:
             found = await bus.manifest()
             self._manifest_sequence = 0 if found is None else found[1]
         self._ledger = ledger
-        chunks = {chunk_name(chunk): chunk for chunk in ledger.chunks()}
+        chunks = dict(ledger.chunks())
         names = tuple(chunks)
         is_stale = self._clock() - self._signed_at > _FRESH_SECONDS
         if names != self._written or is_stale:
@@ -225,7 +224,7 @@ class Publisher:
             await bus.put_all(CONFIG_BUCKET, [(chunk_key(name), chunks[name]) for name in missing])
             self._names.update(missing)
             self._metrics.chunks.inc(len(missing))
-            await self._sign(bus, list(chunks.values()), names)
+            await self._sign(bus, names)
         if prices is not None:
             book = PriceBook(revision=self.revision, prices=prices)
             await bus.put_all(CONFIG_BUCKET, [(PRICES_KEY, codec.encode(book))])
@@ -262,12 +261,12 @@ class Publisher:
         if found is not None:
             self.revision = max(self.revision, _revision_of(found[0]))
 
-    async def _sign(self, bus: Bus, chunks: list[bytes], names: tuple[str, ...]) -> None:
+    async def _sign(self, bus: Bus, names: tuple[str, ...]) -> None:
         async with self._database.publisher() as connection:
             # Above what the bucket has even if the database was restored from before.
             revision = await reader.next_revision(connection, self.revision + 1)
         now = self._clock()
-        data = manifest.signed(revision, round(now * 1000), chunks, self._settings.manifest_key)
+        data = manifest.signed_over(revision, round(now * 1000), names, self._settings.manifest_key)
         self._manifest_sequence = await bus.put_manifest(data, self._manifest_sequence)
         self.revision = revision
         self._metrics.revision.set(revision)
