@@ -38,9 +38,13 @@ class RequestHead:
     """what `policy.scan` found, kept for the second time that the same head is decided"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Facts:
-    """What a judged request or message says about itself. None means: not said."""
+    """What a judged request or message says about itself. None means: not said.
+
+    A value, never changed once made. Not frozen: one is made for each request and message, and freezing costs six times the
+    rest.
+    """
 
     model: str | None = None
     voice: str | None = None
