@@ -16,7 +16,7 @@ _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _NAME: Final = re.compile(_TOKEN + rb"\Z")
 _CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\Z")
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: (.*))?\Z")
+_VERSIONS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
@@ -263,12 +263,13 @@ def parse_response(head: bytes, max_headers: int) -> Response:
     """Return the answer whose head is given, up to the last header's CRLF (the empty line excluded). Raises Malformed."""
     try:
         lines = _lines_of(head, max_headers)
-        line = _STATUS_LINE.match(lines[0]) if lines else None
-        if line is None:
+        first = lines[0] if lines else b""
+        version, digits = first[:9], first[9:12]
+        if version not in _VERSIONS or not digits.isdigit() or digits < b"100" or first[12:13] not in (b" ", b""):
             raise Malformed("upstream_protocol", "status line")
-        is_old = line[1] == b"0"
+        is_old = version == b"HTTP/1.0 "
         del lines[0]
-        response = Response(int(line[2]), line[3] or b"", lines, closes=is_old, passes_whole=not is_old)
+        response = Response(int(digits), first[13:], lines, closes=is_old, passes_whole=not is_old)
         _read_headers(response)
     except Malformed as error:
         raise Malformed("upstream_protocol", error.detail or error.reason) from error
