@@ -265,7 +265,13 @@ def parse_response(head: bytes, max_headers: int) -> Response:
         lines = _lines_of(head, max_headers)
         first = lines[0] if lines else b""
         version, digits = first[:9], first[9:12]
-        if version not in _VERSIONS or not digits.isdigit() or digits < b"100" or first[12:13] not in (b" ", b""):
+        if (
+            version not in _VERSIONS
+            or not digits.isdigit()
+            or len(digits) < 3
+            or digits < b"100"
+            or first[12:13] not in (b" ", b"")
+        ):
             raise Malformed("upstream_protocol", "status line")
         is_old = version == b"HTTP/1.0 "
         del lines[0]

@@ -166,6 +166,10 @@ def test_a_response_without_framing_lasts_until_its_connection_closes() -> None:
     [
         (b"HTTP/2 200 OK",),
         (b"HTTP/1.1 99 X",),
+        (b"HTTP/1.1 20",),
+        (b"HTTP/1.1 099 X",),
+        (b"HTTP/1.1 2000 X",),
+        (b"HTTP/1.1  200 X",),
         (b"ICY 200 OK",),
         (b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Transfer-Encoding: chunked"),
         (b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Content-Length: 2"),
