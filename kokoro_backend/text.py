@@ -68,6 +68,10 @@ _GREEK = {
 }  # fmt: skip
 
 _UNIT_NAMES = "|".join(sorted(map(re.escape, _UNITS), key=len, reverse=True))
+_NAMELESS = re.compile(r"\d{37,}")
+_MOST_GLUED = 12
+_SHIFTS = re.compile(r"(?<=\d)(?=\D)|(?<=\D)(?=\d)|(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=['’])|(?=['’])")
+"""Where misaki takes a word apart: between digits and letters, before a capital, around an apostrophe."""
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _RULES = re.compile(
     "|".join(
@@ -144,7 +148,30 @@ def spoken_form(
         _matched(result, match, british=british, allow_phoneme_markup=allow_phoneme_markup, lexicon=lexicon)
         position = match.end()
     _plain(result, text, position, len(text), lexicon)
+    result.pieces = _with_breaks(result.pieces)
     return result
+
+
+def _with_breaks(pieces: list[Piece]) -> list[Piece]:
+    """Put spaces into runs of more than _MOST_GLUED parts without one.
+
+    misaki's time grows with the cube of such a run: 240 characters of "1/1/1/…" or "A1A1…" took half a minute, and
+    everybody waited.
+    """
+    broken: list[Piece] = []
+    run = 0
+    for whole in pieces:
+        piece = whole
+        parts = _SHIFTS.split(piece.spoken)
+        if len(parts) > _MOST_GLUED:
+            groups = ["".join(parts[start : start + _MOST_GLUED]) for start in range(0, len(parts), _MOST_GLUED)]
+            piece = Piece(" ".join(groups), piece.start, piece.end, piece.phonemes)
+        run = 0 if any(char.isspace() for char in piece.spoken) else run + len(parts)
+        if run > _MOST_GLUED:
+            broken.append(Piece(" ", piece.start, piece.start))
+            run = len(parts)
+        broken.append(piece)
+    return broken
 
 
 def _matched(
@@ -199,10 +226,11 @@ def _plain(result: SpokenText, text: str, start: int, end: int, lexicon: Mapping
 
 
 def _readable(token: str) -> str:
-    if token.isascii():
-        return _SYMBOLS.get(token, token)
     if token in _SYMBOLS:
         return _SYMBOLS[token]
+    if token.isascii():
+        # misaki, too, fails on numbers without a name.
+        return _NAMELESS.sub(lambda number: f" {_digits(number.group())} ", token)
     return "".join(_readable_char(char) for char in token)
 
 
@@ -258,6 +286,9 @@ _PUNCTUATION = {
 
 
 def _number(digits: str) -> str:
+    # Beyond the names that people know, digits; far beyond, num2words raises an error that holds the number.
+    if len(digits) > 36:
+        return _digits(digits)
     return str(num2words(int(digits.replace(",", "")))).replace(",", "")
 
 

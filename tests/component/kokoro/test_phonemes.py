@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +103,15 @@ def test_a_lexicon_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(LexiconError, match=message):
             load_lexicon(path, packaged_vocab())
+
+
+@pytest.mark.parametrize("pattern", ["1/", "'", "(/", "[", "A1", "aB", "1st", "1's", "1-", "²", "[a](", "aA1'-_/"])
+def test_no_text_of_a_sentences_length_holds_the_worker_for_long(phonemizer: MisakiPhonemizer, pattern: str) -> None:
+    # misaki alone takes half a minute for 240 characters of "1/1/1/": one caller could have silenced all others.
+    began = time.process_time()
+    phonemizer.words((pattern * 240)[:240], language="en", british=False)
+    assert time.process_time() - began < 1
+
+
+def test_numbers_beyond_all_names_are_read_as_digits(phonemizer: MisakiPhonemizer) -> None:
+    assert len(phonemizer.words("9" * 400 + "th", language="en", british=False)) >= 1
