@@ -99,7 +99,12 @@ class Relay(asyncio.Protocol):
         self._early = early
         self._key = b""
         now = context.clock()
-        self._settled = Settled(self.request_id, now, head.method, is_websocket=True, peer=head.peer)
+        self._settled = settled = Settled(self.request_id, now, head.method, is_websocket=True, peer=head.peer)
+        for name, value in head.headers:
+            if name.lower() == b"traceparent":
+                settled.traceparent = value
+            elif name.lower() == b"tracestate":
+                settled.tracestate = value
         self._session: Session | None = None
         self._upstream: _UpstreamSide | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -160,16 +165,18 @@ class Relay(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads slower than the provider speaks: stop reading there."""
         self._is_client_full = True
-        if self._upstream is not None:
+        if self._upstream is not None and not self._upstream.transport.is_closing():
             self._upstream.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The client caught up."""
         self._is_client_full = False
-        if self._upstream is not None:
+        if self._upstream is not None and not self._upstream.transport.is_closing():
             self._upstream.transport.resume_reading()
 
     def _keep_early(self, data: bytes) -> None:
+        if self._is_over:
+            return
         self._early += data
         if len(self._early) > _EARLY_BYTES:
             self._transport.pause_reading()
@@ -194,12 +201,13 @@ class Relay(asyncio.Protocol):
     def upstream_full(self) -> None:
         """The provider reads slower than the client speaks: stop reading there."""
         self._is_upstream_full = True
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def upstream_writable(self) -> None:
         """The provider caught up."""
         self._is_upstream_full = False
-        if not self._is_redialling:
+        if not self._is_redialling and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # ---- opening: decide, dial, ask, accept
@@ -347,6 +355,8 @@ class Relay(asyncio.Protocol):
         if early:
             self.data_received(early)
         self._resume_client()
+        if context.is_draining:
+            self._run(session.drain(now))
 
     def _join(self, transport: asyncio.Transport, reader: HandshakeReader) -> None:
         """Let the session have the provider's transport, beginning with what came along with its 101."""
@@ -362,7 +372,7 @@ class Relay(asyncio.Protocol):
             self.upstream_ended()
 
     def _resume_client(self) -> None:
-        if not self._is_upstream_full and not self._is_over and not self._transport.is_closing():
+        if not self._is_upstream_full and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _judge(self, route: Route, facts: Facts, now: float) -> Route | Refusal:
@@ -422,8 +432,12 @@ class Relay(asyncio.Protocol):
         self._settled.outcome = outcome
         self._settled.ended_at = self._clock()
         self._leave()
+        self._early = b""
         if not self._is_client_lost:
-            self._transport.close()
+            # What the client still sends is read and thrown away, or a reset would take the answer from it.
+            self._resume_client()
+            _end_writing(self._transport)
+            asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self._transport.close)
 
     def _leave(self) -> None:
         """Settle; the last thing that is done for a session, whether it opened or not."""

@@ -299,3 +299,36 @@ async def test_keys_that_are_not_known_yet_are_fetched_once() -> None:
             gateway.key_sets.documents.clear()
             answer = await asked(gateway)
             assert (answer.status, json.loads(answer.body)["error_code"]) == (401, "key_unknown")
+
+
+async def test_a_refusal_is_readable_by_a_client_that_sends_on() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        client = await Client.connect(gateway.port)
+        await client.send(handshake(token="") + client_frame(2, bytes(60_000)))
+        for _ in range(20):
+            await client.send(client_frame(2, bytes(60_000)))
+        assert (await client.answer()).status == 401
+        client.close()
+
+
+async def test_a_callers_trace_is_kept_for_the_spans() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        client = await dial(gateway, TTS, f"Traceparent: {parent}", "tracestate: a=1")
+        await client.hang_up()
+        [settled] = await gateway.settled()
+        assert (settled.traceparent, settled.tracestate) == (parent.encode(), b"a=1")
+        assert double.sockets[0].one("traceparent") is None
+
+
+async def test_a_session_that_opens_while_the_pod_begins_to_drain_ends_at_once() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        served = double.serve
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            gateway.context.is_draining = True
+            await served(reader, writer)
+
+        double.serve = late  # type: ignore[method-assign]
+        client = await dial(gateway)
+        assert await client.closed(1) == (1012, "draining: This gateway is shutting down")
