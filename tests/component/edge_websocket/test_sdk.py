@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from cartesia import AsyncCartesia, Cartesia
 
+from contracts.snapshot import Model
 from tests.doubles.cartesia_websocket import Socket, SocketsDouble, sockets_double
-from tests.kit.edge import Edge
+from tests.kit.edge import Edge, workspace_at
 from tests.kit.identities import idp_token
 from tests.kit.sessions import sockets_edge
 
@@ -112,3 +113,44 @@ async def test_an_idle_close_reaches_the_sdk_as_the_provider_said_it() -> None:
                 await asyncio.wait_for(speak_on(), 5)
         [settled] = await gateway.settled()
     assert (settled.outcome, settled.reason) == ("completed", "provider_idle")
+
+
+async def test_speech_is_recognised_and_finalized() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        sdk = AsyncCartesia(**addresses(gateway))
+        async with sdk.stt.manual_finalize.websocket(
+            model="ink-whisper", encoding="pcm_s16le", sample_rate=16000, language="en"
+        ) as socket:
+            await socket.send_raw(bytes(3200))
+            await socket.send_raw("finalize")
+            heard = [await socket.recv() for _ in range(3)]
+            await socket.send_raw("close")
+            heard.append(await socket.recv())
+        assert [event.type for event in heard] == ["transcript", "transcript", "flush_done", "done"]
+        assert bytes(double.sockets[0].frames[0].payload) == bytes(3200)
+        [settled] = await gateway.settled()
+    assert settled.tally is not None
+    assert settled.tally.totals["audio_in_ms"] == 100
+
+
+async def test_turns_are_told_until_the_provider_closes() -> None:
+    async def turns(_: SocketsDouble, socket: Socket) -> None:
+        await socket.say(type="connected", request_id="r1")
+        await socket.message()
+        await socket.say(type="turn.start", request_id="r1")
+        await socket.say(type="turn.end", request_id="r1", transcript="hello")
+        await socket.close(1000)
+
+    async with sockets_double() as double:
+        ink = Model(id="m9", workspace="w1", account="a-eu", name="ink-2", type="speech-to-text")
+        async with sockets_edge(double, snapshot=workspace_at(double.origin, plus_models=(ink,))) as gateway:
+            double.script = "turns"
+            double.scripts["turns"] = turns
+            sdk = AsyncCartesia(**addresses(gateway))
+            async with sdk.stt.auto_finalize.websocket(
+                model="ink-2", encoding="pcm_s16le", sample_rate=16000, keyterm=["Foo Bar", "baz"]
+            ) as socket:
+                await socket.send_raw(bytes(3200))
+                heard = [event.type async for event in socket]
+            assert heard == ["connected", "turn.start", "turn.end"]
+            assert double.sockets[0].target.endswith("keyterm=Foo+Bar&keyterm=baz")
