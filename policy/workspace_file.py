@@ -492,29 +492,34 @@ def _slots(account: AccountEntry) -> Iterator[tuple[Literal["active", "retiring"
 # --- Text to plain values, with the line of each -------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe types, but numbers with a fraction and dates stay text: prices are decimals, and dates are checked by us."""
+_RESOLVERS = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":float", ":timestamp", ":merge", ":value"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+"""YAML's safe types, but numbers with a fraction and dates stay text: prices are decimals, and dates are checked by us"""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 (yaml's own way to configure a loader)
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":float", ":timestamp", ":merge", ":value"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+
+class _Loader(yaml.SafeLoader):
+    """Reads in Python, and says best what is wrong."""
+
+    yaml_implicit_resolvers = _RESOLVERS
+
+
+# libyaml's parser, where PyYAML was built with it, ten times as fast. Any: the class depends on how it was built.
+_FastLoader: Any = type("_FastLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"yaml_implicit_resolvers": _RESOLVERS})
+_FAST_FROM_CHARACTERS = 65_536
 
 
 def _read(text: str) -> tuple[Any, _Lines]:
     if len(text) > LARGEST_FILE_CHARACTERS:
         raise InvalidWorkspaceFile([Problem(None, "", f"The file is longer than {LARGEST_FILE_CHARACTERS} characters.")])
-    lines: _Lines = {}
     try:
-        # The constructor scans for characters that YAML forbids, so it can refuse as well.
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                raise InvalidWorkspaceFile([Problem(1, "", "The file is empty.")])
-            return _plain(loader, node, (), lines), lines
-        finally:
-            loader.dispose()
+        if len(text) >= _FAST_FROM_CHARACTERS:
+            try:
+                return _loaded(text, _FastLoader)
+            except yaml.YAMLError:
+                pass  # the other one words it better
+        return _loaded(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         sentence = f"This is not YAML: {error.problem or error.context}."
@@ -525,7 +530,20 @@ def _read(text: str) -> tuple[Any, _Lines]:
         raise InvalidWorkspaceFile([Problem(None, "", "The file is nested too deeply.")]) from error
 
 
-def _plain(loader: _Loader, node: yaml.Node, path: _Path, lines: _Lines) -> Any:
+def _loaded(text: str, loader_class: Any) -> tuple[Any, _Lines]:
+    lines: _Lines = {}
+    # The constructor scans for characters that YAML forbids, so it can refuse as well.
+    loader = loader_class(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise InvalidWorkspaceFile([Problem(1, "", "The file is empty.")])
+        return _plain(loader, node, (), lines), lines
+    finally:
+        loader.dispose()
+
+
+def _plain(loader: Any, node: yaml.Node, path: _Path, lines: _Lines) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if len(lines) > _LARGEST_NODE_COUNT:

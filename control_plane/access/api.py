@@ -18,7 +18,6 @@ from control_plane.kit.http import (
     IdempotencyKey,
     IfMatch,
     Limit,
-    Session,
     after_of,
     answer,
     created,
@@ -29,20 +28,11 @@ from control_plane.kit.problems import Problem, not_found
 from control_plane.kit.rows import Row
 from control_plane.kit.shapes import Page
 from control_plane.kit.unit import Unit
-from control_plane.tables import accounts, grants
+from control_plane.tables import grants
 from policy.explain import Question
 
 _collaborators = APIRouter(prefix="/accounts/{account}/collaborators", tags=["access"], responses=PROBLEMS)
 router = APIRouter()
-
-
-async def _account(connection: AsyncConnection, caller: Session, reference: str) -> Row:
-    """Return the account if the caller may see it; an account of others looks like one that is not there."""
-    row = await rows.get(connection, accounts, "account", reference)
-    visible = await service.visible_accounts(connection, caller.actor)
-    if visible is not None and row["id"] not in visible:
-        raise not_found("account", reference)
-    return row
 
 
 async def _collaborator(connection: AsyncConnection, account_id: str, reference: str) -> Row:
@@ -63,7 +53,7 @@ async def list_collaborators(
 ) -> Page[Collaborator]:
     """Return who may route through the account."""
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await service.visible_account(connection, caller.actor, account)
         where = [grants.c.account_id == row["id"]]
         if subject is not None:
             where.append(grants.c.subject == subject)
@@ -78,7 +68,7 @@ async def attach_collaborator(
     """Attach a user, service account or team. The account's managers, owners and admins."""
 
     async def make(unit: Unit) -> tuple[BaseModel, int, str]:
-        row = await _account(unit.connection, caller, account)
+        row = await service.visible_account(unit.connection, unit.actor, account)
         await service.require_manager(unit.connection, unit.actor, row["id"])
         subject = (await service.resolved_subjects(unit.connection, [body.subject]))[0]
         made = (await service.attach(unit, row["id"], [(subject, body.role, body.operations)]))[0]
@@ -91,7 +81,7 @@ async def attach_collaborator(
 async def read_collaborator(caller: Caller, account: str, collaborator: str) -> Response:
     """Return the collaborator with this id or subject."""
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await service.visible_account(connection, caller.actor, account)
         found = await _collaborator(connection, row["id"], collaborator)
     return answer(Collaborator.model_validate(found), found["version"])
 
@@ -103,7 +93,7 @@ async def change_collaborator(
     """Change the role or the operations; absent fields stay. The account's managers, owners and admins."""
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await _account(unit.connection, caller, account)
+        row = await service.visible_account(unit.connection, unit.actor, account)
         await service.require_manager(unit.connection, unit.actor, row["id"])
         found = await _collaborator(unit.connection, row["id"], collaborator)
         rows.check_version(found, version)
@@ -115,7 +105,7 @@ async def change_collaborator(
 async def withdraw_collaborator(caller: Caller, account: str, collaborator: str, if_match: IfMatch = None) -> None:
     """Withdraw the grant; gateways refuse the next request within a second. The account's managers, owners and admins."""
     async with caller.change() as unit:
-        row = await _account(unit.connection, caller, account)
+        row = await service.visible_account(unit.connection, unit.actor, account)
         await service.require_manager(unit.connection, unit.actor, row["id"])
         found = await _collaborator(unit.connection, row["id"], collaborator)
         rows.check_version(found, None if if_match is None else expected_version(if_match))

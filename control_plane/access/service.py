@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.access import queries
-from control_plane.kit import resources
+from control_plane.kit import resources, rows
 from control_plane.kit.problems import Problem, invalid, not_found
 from control_plane.kit.resources import Resource
 from control_plane.kit.rows import Row
 from control_plane.kit.unit import Actor, Unit
-from control_plane.tables import grants
+from control_plane.tables import accounts, grants
 
 COLLABORATOR = Resource("collaborator", grants, label="subject")
 
@@ -71,6 +71,15 @@ async def require_manager(connection: AsyncConnection, actor: Actor, account_id:
 async def visible_accounts(connection: AsyncConnection, actor: Actor) -> set[str] | None:
     """Return the ids of the accounts that the actor may see; None: all of them."""
     return None if actor.role != "member" else await queries.accounts_of(connection, actor.id)
+
+
+async def visible_account(connection: AsyncConnection, actor: Actor, reference: str) -> Row:
+    """Return the account with this id or name; one that the actor may not see looks like one that is not there."""
+    row = await rows.get(connection, accounts, "account", reference)
+    visible = await visible_accounts(connection, actor)
+    if visible is not None and row["id"] not in visible:
+        raise not_found("account", reference)
+    return row
 
 
 async def attach(unit: Unit, account_id: str, values: Sequence[tuple[SubjectColumns, str, Sequence[str]]]) -> list[Row]:

@@ -20,7 +20,6 @@ from control_plane.kit.http import (
     IdempotencyKey,
     IfMatch,
     Limit,
-    Session,
     after_of,
     answer,
     created,
@@ -29,7 +28,7 @@ from control_plane.kit.http import (
     require_admin,
     require_scope,
 )
-from control_plane.kit.problems import Problem, not_found
+from control_plane.kit.problems import Problem
 from control_plane.kit.rows import Row, any_of
 from control_plane.kit.shapes import Page
 from control_plane.kit.unit import Unit
@@ -41,16 +40,8 @@ router = APIRouter(prefix="/accounts", tags=["accounts"], responses=PROBLEMS)
 _COLUMNS = {"ca": "ca_pem", "disabled": "is_disabled"}
 
 
-async def _account(connection: AsyncConnection, caller: Session, reference: str) -> Row:
-    row = await rows.get(connection, accounts, "account", reference)
-    visible = await access.visible_accounts(connection, caller.actor)
-    if visible is not None and row["id"] not in visible:
-        raise not_found("account", reference)
-    return row
-
-
-async def _managed(unit: Unit, caller: Session, reference: str, version: int | None) -> Row:
-    row = await _account(unit.connection, caller, reference)
+async def _managed(unit: Unit, reference: str, version: int | None) -> Row:
+    row = await access.visible_account(unit.connection, unit.actor, reference)
     await access.require_manager(unit.connection, unit.actor, row["id"])
     rows.check_version(row, version)
     return row
@@ -111,7 +102,7 @@ async def create_account(caller: Caller, request: Request, body: NewAccount, ide
 async def read_account(caller: Caller, account: str) -> Response:
     """Return the account with this id or name."""
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await access.visible_account(connection, caller.actor, account)
         shape = await _shape(connection, row)
     return answer(shape, row["version"])
 
@@ -123,7 +114,7 @@ async def update_account(
     """Change an account; absent fields stay. Its managers, owners and admins. A new origin drops the credential."""
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await _managed(unit, caller, account, version)
+        row = await _managed(unit, account, version)
         values = _values(body, only_set=True)
         row, _ = await service.update_account(unit, row, values, request.app.state.settings.allowed_origins)
         shape = await _shape(unit.connection, row)
@@ -135,7 +126,7 @@ async def delete_account(caller: Caller, account: str, if_match: IfMatch = None)
     """Delete an account with its models, collaborators and prices. Only owners and admins."""
     require_admin(caller.actor)
     async with caller.change() as unit:
-        row = await _managed(unit, caller, account, None if if_match is None else expected_version(if_match))
+        row = await _managed(unit, account, None if if_match is None else expected_version(if_match))
         await service.delete_accounts(unit, [row])
 
 
@@ -143,7 +134,7 @@ async def delete_account(caller: Caller, account: str, if_match: IfMatch = None)
 async def set_credential(caller: Caller, request: Request, account: str, body: NewCredential) -> Response:
     """Use a new credential from now on. Its managers, owners and admins. No answer ever shows it."""
     async with caller.change() as unit:
-        row = await _managed(unit, caller, account, None)
+        row = await _managed(unit, account, None)
         secret = Secret(body.credential.get_secret_value())
         await service.set_credential(unit, request.app.state.vault, row, secret, body.keep_previous)
         shape = await _shape(unit.connection, row)
@@ -154,7 +145,7 @@ async def set_credential(caller: Caller, request: Request, account: str, body: N
 async def drop_credential(caller: Caller, account: str, slot: Literal["active", "retiring"]) -> None:
     """Drop the credential in a slot: `retiring` ends a rotation. Its managers, owners and admins."""
     async with caller.change() as unit:
-        row = await _managed(unit, caller, account, None)
+        row = await _managed(unit, account, None)
         await service.drop_credential(unit, row, slot)
 
 
@@ -169,7 +160,7 @@ async def try_credential(caller: Caller, request: Request, account: str) -> Resp
     require_scope(caller.actor, "write")
     state = request.app.state
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await access.visible_account(connection, caller.actor, account)
         await access.require_manager(connection, caller.actor, row["id"])
         credential = await service.opened_credential(connection, state.vault, row)
     if credential is None:

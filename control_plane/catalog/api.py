@@ -19,7 +19,6 @@ from control_plane.kit.http import (
     IdempotencyKey,
     IfMatch,
     Limit,
-    Session,
     after_of,
     answer,
     created,
@@ -34,14 +33,6 @@ from control_plane.tables import accounts, models, prices
 from policy.workspace_file import Provider
 
 router = APIRouter(responses=PROBLEMS)
-
-
-async def _account(connection: AsyncConnection, caller: Session, reference: str) -> Row:
-    row = await rows.get(connection, accounts, "account", reference)
-    visible = await access.visible_accounts(connection, caller.actor)
-    if visible is not None and row["id"] not in visible:
-        raise not_found("account", reference)
-    return row
 
 
 async def _model(connection: AsyncConnection, account_id: str, reference: str) -> Row:
@@ -62,7 +53,7 @@ async def list_models(
 ) -> Page[Model]:
     """Return the models that are registered in the account."""
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await access.visible_account(connection, caller.actor, account)
         where = [models.c.account_id == row["id"]]
         if name is not None:
             where.append(models.c.name == name)
@@ -78,7 +69,7 @@ async def register_model(
     """Register a model under the provider's own id. The account's managers, owners and admins."""
 
     async def make(unit: units.Unit) -> tuple[BaseModel, int, str]:
-        row = await _account(unit.connection, caller, account)
+        row = await access.visible_account(unit.connection, unit.actor, account)
         await access.require_manager(unit.connection, unit.actor, row["id"])
         only = None if body.only is None else await access.resolved_subjects(unit.connection, body.only)
         columns = {"name": body.name, "type": body.type, "priority": body.priority}
@@ -92,7 +83,7 @@ async def register_model(
 async def read_model(caller: Caller, account: str, model: str) -> Response:
     """Return the model with this id or name."""
     async with caller.read() as connection:
-        row = await _account(connection, caller, account)
+        row = await access.visible_account(connection, caller.actor, account)
         found = await _model(connection, row["id"], model)
     return answer(Model.model_validate(found), found["version"])
 
@@ -102,7 +93,7 @@ async def update_model(caller: Caller, account: str, model: str, body: ModelChan
     """Change priority or narrowing; absent fields stay. The account's managers, owners and admins."""
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await _account(unit.connection, caller, account)
+        row = await access.visible_account(unit.connection, unit.actor, account)
         await access.require_manager(unit.connection, unit.actor, row["id"])
         found = await _model(unit.connection, row["id"], model)
         rows.check_version(found, version)
@@ -116,7 +107,7 @@ async def update_model(caller: Caller, account: str, model: str, body: ModelChan
 async def delete_model(caller: Caller, account: str, model: str, if_match: IfMatch = None) -> None:
     """Take the model out of the account. The account's managers, owners and admins."""
     async with caller.change() as unit:
-        row = await _account(unit.connection, caller, account)
+        row = await access.visible_account(unit.connection, unit.actor, account)
         await access.require_manager(unit.connection, unit.actor, row["id"])
         found = await _model(unit.connection, row["id"], model)
         rows.check_version(found, None if if_match is None else expected_version(if_match))

@@ -1,5 +1,6 @@
 """Routes for a workspace whole under /api/v1: bootstrap, settings, apply, export, pods, and the operator's actions."""
 
+import asyncio
 import json
 import time
 from datetime import UTC, datetime
@@ -85,7 +86,8 @@ async def apply(caller: Caller, request: Request, body: Application) -> Response
     state = request.app.state
     rules = Rules(state.settings.public_url, state.settings.allowed_origins)
     material = {key: Secret(value.get_secret_value()) for key, value in body.material.items()}
-    wanted = service.checked(body.document, material, caller.workspace, rules)
+    # A large file takes seconds of checking; others are served meanwhile.
+    wanted = await asyncio.to_thread(service.checked, body.document, material, caller.workspace, rules)
     opened = state.units.rehearsal if body.dry_run else state.units.change
     async with opened(caller.workspace, caller.actor, caller.request_id) as unit:
         done = await service.apply(unit, state.vault, wanted, rules, body.prune)
@@ -116,7 +118,7 @@ async def export(caller: Caller) -> Response:
     require_admin(caller.actor)
     async with caller.read() as connection:
         items = await service.current_items(connection, caller.workspace)
-    return Response(yaml_of(items), media_type="application/yaml")
+    return Response(await asyncio.to_thread(yaml_of, items), media_type="application/yaml")
 
 
 @router.get("/workspace-file/schema", summary="The workspace file's JSON Schema")

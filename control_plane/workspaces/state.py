@@ -167,7 +167,9 @@ def yaml_of(items: Items) -> str:
             if model.get("priority", 0) is None:
                 del model["priority"]
     document.update({section: entries for section, entries in sections.items() if entries})
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    # libyaml writes ten times as fast, where PyYAML was built with it.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 _NOTHING = object()

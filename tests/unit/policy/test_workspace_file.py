@@ -217,3 +217,12 @@ def test_the_published_schema_is_the_one_that_is_checked() -> None:
     assert published == json.loads(json.dumps(json_schema())), (
         "run: glottis validate --print-schema > deploy/examples/workspace.schema.json"
     )
+
+
+def test_a_large_file_is_read_by_the_fast_parser_with_the_same_lines() -> None:
+    filler = "".join(f"- name: team-{number}\n" for number in range(5_000))
+    assert len(filler) > 65_536
+    assert problems_of(START + "teams:\n" + filler + "- nme: x\n") == [
+        "line 5004: teams[5000].nme: There is no such field here; did you mean `name`?"
+    ]
+    assert problems_of(START + "teams:\n" + filler + "- name: [\n")[0].startswith("line 5005: This is not YAML: ")
