@@ -108,3 +108,62 @@ async def test_a_refusal_is_two_sentences_and_status_2(control_plane: RunningCon
     status, out, err = await run(control_plane, "tokens", "mint", "--user", "nobody", folder=tmp_path)
     assert (status, out) == (2, "")
     assert err.splitlines()[0] == "glottis: There is no user 'nobody' in this workspace."
+
+
+async def test_an_account_is_managed_from_the_command_line(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    (tmp_path / "new.key").write_text("kk_2\n")
+    asked: list[tuple[tuple[str, ...], str]] = [
+        (
+            ("accounts", "rotate-credential", "kokoro-local", "--file", "new.key"),
+            "kokoro-local uses its new credential: active v2, retiring v1.\n",
+        ),
+        (("accounts", "drop-retiring", "kokoro-local"), "kokoro-local has one credential.\n"),
+        (("collaborators", "add", "kokoro-local", "user:grace", "--role", "manager"), "user:grace may use kokoro-local.\n"),
+        (("models", "remove", "kokoro-local", "kokoro-82m"), "kokoro-local no longer has kokoro-82m.\n"),
+        (("models", "list", "kokoro-local"), "kokoro-local has no models.\n"),
+        (("models", "add", "kokoro-local", "kokoro-82m", "--type", "text-to-speech"), "kokoro-local has kokoro-82m.\n"),
+        (
+            ("models", "list", "kokoro-local"),
+            "NAME        TYPE            PRIORITY  FOR\nkokoro-82m  text-to-speech  –         collaborators\n",
+        ),
+        (("teams", "members", "voice"), "NAME   KIND  ROLE    DISABLED\ngrace  user  member  no\n"),
+    ]
+    for arguments, expected in asked:
+        status, out, err = await run(control_plane, *arguments, folder=tmp_path)
+        assert (status, out) == (0, expected), (arguments, err)
+
+
+async def test_explain_prints_the_rules_and_tells_by_its_status(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    status, out, _ = await run(control_plane, "explain", "--as", "user:grace", "--model", "kokoro-82m", folder=tmp_path)
+    assert status == 0
+    assert out.splitlines()[-1] == "Admitted: Admitted at account kokoro-local."
+    status, out, _ = await run(control_plane, "explain", "--as", "user:ada", "--model", "kokoro-82m", folder=tmp_path)
+    assert status == 1
+    assert out.splitlines()[-1].startswith("Refused (account_not_granted): ")
+
+
+async def test_the_audit_log_is_shown_and_verified(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    await run(control_plane, "teams", "add", "voice", folder=tmp_path)
+    status, out, _ = await run(control_plane, "audit", "--kind", "team", folder=tmp_path)
+    assert status == 0
+    assert "ada         create  team  voice" in out
+    status, out, _ = await run(control_plane, "audit", "--verify", folder=tmp_path)
+    assert status == 0
+    assert " entries is whole; its head is " in out
+
+
+async def test_an_export_is_validated_and_applies_without_a_change(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert (await run(control_plane, "export", "-o", "out.yaml", folder=tmp_path))[0] == 0
+    status, out, _ = await run(control_plane, "validate", "-f", "out.yaml", folder=tmp_path)
+    assert (status, out) == (0, "out.yaml is valid: 1 accounts, 1 teams, 2 principals.\n")
+    status, out, _ = await run(control_plane, "apply", "-f", "out.yaml", "--prune", "--diff", folder=tmp_path)
+    assert (status, out) == (0, "Nothing to change: the workspace matches the file.\n")
