@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ def table(calls: list[Spoken], counted: dict[str, Counted]) -> str:
             f"{call.audio_seconds:.2f} s",
             str(counted[call.key].characters),
             counted[call.key].cost,
-            call.wav,
+            os.path.relpath(call.wav),
         )
         for call in calls
     ]

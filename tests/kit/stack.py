@@ -106,6 +106,11 @@ class RunningStack:
         assert self._child is not None
         return self._child.stop(60)
 
+    def kill(self) -> None:
+        """`kill -9` of the supervisor."""
+        assert self._child is not None
+        self._child.kill()
+
     def wait(self, seconds: float) -> int:
         """Return the exit status of a stack that ends by itself."""
         assert self._child is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,46 @@ def test_a_missing_setting_is_two_lines_and_no_trace(tmp_path: Path) -> None:
         "glottis: GLOTTIS_CLICKHOUSE_DATA_DIR is not set.",
         "         Set it, or let `glottis up` start this process.",
     ]
+
+
+def test_a_port_in_use_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ended = glottis("up", "--data-dir", "data", "--http-port", port, folder=tmp_path)
+
+    assert ended.returncode == 2
+    assert f"{port} (http)" in ended.stderr.splitlines()[0]
+    assert "--port-base 20000" in ended.stderr.splitlines()[1]
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "data" / "keys").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    ended = glottis("up", "--data-dir", "file/data", folder=tmp_path)
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0].startswith("glottis: Cannot write the data folder ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_old_python_is_told_by_the_installer(tmp_path: Path) -> None:
+    old_python = tmp_path / "python3"
+    old_python.write_text('#!/bin/sh\n[ "$1" = -V ] && echo "Python 3.9.2" && exit 0\nexit 1\n')
+    old_python.chmod(0o755)
+
+    ended = subprocess.run(
+        ["sh", "deploy/dev/install.sh"],
+        env={"PATH": os.environ["PATH"], "PYTHON": str(old_python), "VENV": str(tmp_path / "venv")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"Python 3.11 or newer is needed; {old_python} is Python 3.9.2.")
 
 
 def test_a_missing_package_is_told_with_the_command_that_brings_it() -> None:

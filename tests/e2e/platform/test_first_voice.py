@@ -71,7 +71,7 @@ def test_every_call_of_the_demo_is_counted_once_with_its_characters(counted: lis
 def test_the_table_shows_each_calls_characters_and_cost(demo: RunningStack) -> None:
     line = next(line for line in demo.output.splitlines() if line.startswith("tts.bytes"))
 
-    assert re.search(rf"^tts\.bytes +\d+ ms +\d+\.\d\d s +{len(first_voice.BYTES)} +0\.00\d+ USD +\S+/bytes\.wav$", line)
+    assert re.search(rf"^tts\.bytes +\d+ ms +\d+\.\d\d s +{len(first_voice.BYTES)} +0\.00\d+ USD +demo/bytes\.wav$", line)
 
 
 def test_the_audio_in_the_table_is_as_long_as_the_file(demo: RunningStack) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
@@ -92,6 +93,7 @@ def until_all_counted(stack: RunningStack, keys: list[str]) -> dict[str, dict[st
 
 
 def test_calls_recover_from_kill_9_of_gateway_and_nats_and_each_is_counted_once(stack: RunningStack) -> None:
+    earlier = {row["exchange"] for row in stack.usage(("by", "exchange"))}
     with Loop(stack) as loop:
         loop.next_success(time.monotonic(), 60)
         for part in ("gateway", "nats"):
@@ -108,7 +110,7 @@ def test_calls_recover_from_kill_9_of_gateway_and_nats_and_each_is_counted_once(
     assert {(rows[key]["units"]["characters"], rows[key]["exchanges"], rows[key]["outcome"]) for key in loop.completed} == {
         (len(TEXT), 1, "completed")
     }
-    lost = {key: row["outcome"] for key, row in rows.items() if key not in loop.completed}
+    lost = {key: row["outcome"] for key, row in rows.items() if key not in {*loop.completed, *earlier}}
     assert set(lost.values()) <= {"gateway_lost"}
     assert len(lost) <= loop.failures
 
@@ -121,6 +123,24 @@ def test_a_restart_keeps_token_workspace_and_usage(stack: RunningStack) -> None:
     stack.wait_for("client = Cartesia(")
 
     assert stack.token == token
+    assert stack.usage(("by", "user,model")) == before
+    with Loop(stack) as loop:
+        loop.next_success(time.monotonic(), 60)
+
+
+def test_a_stack_that_was_killed_leaves_no_process_and_starts_again_with_everything(stack: RunningStack) -> None:
+    parts = ["postgres", "nats", "clickhouse", "control-plane", "aggregator", "exporter", "kokoro", "gateway"]
+    pids = {part: stack.pid(part) for part in parts}
+    before = stack.usage(("by", "user,model"))
+
+    stack.kill()
+    deadline = time.monotonic() + 20
+    while alive := [part for part, pid in pids.items() if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+    stack.start("up")
+    stack.wait_for("client = Cartesia(")
+
     assert stack.usage(("by", "user,model")) == before
     with Loop(stack) as loop:
         loop.next_success(time.monotonic(), 60)
