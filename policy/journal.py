@@ -67,32 +67,41 @@ class Journal:
     """The open keys, in the order of their positions."""
 
     def __init__(self) -> None:
-        self._open: dict[str, OpenKey] = {}
+        # Most keys have one delta before they close: the event alone is kept until more is asked of it.
+        self._open: dict[str, OpenKey | tuple[UsageEvent, int]] = {}
 
     def note(self, event: UsageEvent, position: int = 0) -> None:
         """Take in the next event that was written; position: where, growing from event to event."""
         if event.is_final:
             self._open.pop(event.key, None)
-        elif (known := self._open.get(event.key)) is not None:
-            known.note(event)
+        elif event.key in self._open:
+            self._known(event.key).note(event)
         else:
-            self._open[event.key] = OpenKey(event, position)
+            self._open[event.key] = (event, position)
 
     def restore(self, carried: UsageEvent, position: int) -> None:
         """Take an event that `OpenKey.carried` made in place of all that is known of its key."""
         self._open.pop(carried.key, None)
-        self._open[carried.key] = OpenKey(carried, position)
+        self._open[carried.key] = (carried, position)
 
     def oldest(self) -> OpenKey | None:
         """Return the open key with the lowest position; None if all are closed."""
-        return next(iter(self._open.values()), None)
+        key = next(iter(self._open), None)
+        return None if key is None else self._known(key)
 
-    def get(self, key: str) -> OpenKey | None:
-        """Return the open key of this name; None if it is closed or was never seen."""
-        return self._open.get(key)
+    def oldest_position(self) -> int | None:
+        """Return the position of the oldest open key; None if all are closed."""
+        known = next(iter(self._open.values()), None)
+        return known.position if isinstance(known, OpenKey) else None if known is None else known[1]
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __iter__(self) -> Iterator[OpenKey]:
-        return iter(list(self._open.values()))
+        return iter([self._known(key) for key in self._open])
+
+    def _known(self, key: str) -> OpenKey:
+        known = self._open[key]
+        if not isinstance(known, OpenKey):
+            known = self._open[key] = OpenKey(*known)
+        return known

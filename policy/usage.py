@@ -7,7 +7,7 @@ at its end. Both know no clock and no storage. Read next: `policy.journal` (open
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from contracts.events import Attribution, Outcome, UsageEvent
 from policy.decide import Caller, Route
@@ -79,6 +79,10 @@ class Tally:
 
     def _since(self, totals: Mapping[str, int]) -> dict[str, int]:
         published = self._published
+        if published == totals:
+            return {}
+        if not published:
+            return {unit: quantity for unit, quantity in totals.items() if quantity}
         changed = {unit: quantity - published.get(unit, 0) for unit, quantity in totals.items()}
         changed |= {unit: -quantity for unit, quantity in published.items() if unit not in totals}
         return {unit: quantity for unit, quantity in changed.items() if quantity}
@@ -88,8 +92,10 @@ class Tally:
     ) -> UsageEvent:
         seq = self._seq
         self._seq = seq + 1
-        for unit, quantity in units.items():
-            self._published[unit] = self._published.get(unit, 0) + quantity
+        if units:
+            published = self._published
+            for unit, quantity in units.items():
+                published[unit] = published.get(unit, 0) + quantity
         return UsageEvent(
             id=f"{self.key}:{seq}",
             key=self.key,
@@ -106,13 +112,13 @@ class Tally:
         )
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class Settled:
     """One exchange, from its admission to its end: an HTTP request, or a WebSocket session with its handshake.
 
     The edge makes it with the head and fills it on the way; whatever stays empty did not happen. Times are Unix seconds,
     0.0 means never; `request_id` is the exchange's id everywhere. Never holds a token or credential; `transcript` is for
-    the keyed hash alone.
+    the keyed hash alone. Defaults stay on the class: setting all of them would cost more than most exchanges set.
     """
 
     request_id: str
@@ -170,6 +176,13 @@ class Settled:
 
     closed_by: ClosedBy = ""
     close_code: int = 0
+
+    def __init__(self, request_id: str, started_at: float, method: str, **known: Any) -> None:  # Any: of each field's type
+        self.request_id = request_id
+        self.started_at = started_at
+        self.method = method
+        if known:
+            self.__dict__.update(known)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ class Counts(Collector):
         self._values: dict[tuple[str, ...], float] = {}
         registry.register(self)
 
-    def add(self, *labels: str, amount: float = 1.0) -> None:
+    def add(self, labels: tuple[str, ...], amount: float = 1.0) -> None:
         """Count."""
         values = self._values
         values[labels] = values.get(labels, 0.0) + amount
@@ -49,7 +49,7 @@ class Durations(Collector):
         self._series: dict[tuple[str, ...], list[float]] = {}
         registry.register(self)
 
-    def observe(self, seconds: float, *labels: str) -> None:
+    def observe(self, seconds: float, labels: tuple[str, ...] = ()) -> None:
         """Count one observation; a negative one, from a clock that was set back, counts as none at all."""
         series = self._series.get(labels)
         if series is None:

@@ -61,18 +61,18 @@ class Publisher:
         self._on_failed = on_failed
         self._something = asyncio.Event()
         self._is_drained = asyncio.Event()
-        spool.on_offer = self._something.set
 
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:
-            self._something.clear()
             for ring in self._spool.rings:
                 while await self._publish_batch(ring):
                     pass
             self._spool.tidy()
             if not self._spool.unpublished:  # tidying writes what a dead predecessor left open
                 self._is_drained.set()
+                self._something.clear()
+                self._spool.on_offer = self._something.set
                 await self._something.wait()
             await asyncio.sleep(_LINGER_SECONDS)
 

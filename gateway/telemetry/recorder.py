@@ -66,8 +66,9 @@ class Recorder:
         """Keep a usage event, and count it if it is final."""
         self._sink.offer_usage(event)
         if event.is_final:
+            provider, add = event.to.provider, self._metrics.usage.add
             for unit, quantity in event.totals.items():
-                self._metrics.usage.add(event.to.provider, unit, amount=quantity)
+                add((provider, unit), quantity)
 
     def settle(self, settled: Settled) -> None:
         """End an exchange: its usage, its spans, metrics, one log line. To be called once."""
@@ -104,12 +105,12 @@ class Recorder:
         if self._is_sampled(workspace, trace.trace_id, context.ended_at):
             transcript_hash = self._hash(workspace, context.transcript)
             self._sink.offer_spans(context_span(context, self._pod, trace, transcript_hash))
-        metrics, operation = self._metrics, tally.to.operation
-        metrics.contexts.add(provider, context.outcome)
+        metrics, kind = self._metrics, (provider, tally.to.operation)
+        metrics.contexts.add((provider, context.outcome))
         if context.first_audio_at:
-            metrics.first_audio_seconds.observe(context.first_audio_at - context.started_at, provider, operation)
+            metrics.first_audio_seconds.observe(context.first_audio_at - context.started_at, kind)
         if context.largest_audio_gap:
-            metrics.audio_gap_seconds.observe(context.largest_audio_gap, provider, operation)
+            metrics.audio_gap_seconds.observe(context.largest_audio_gap, kind)
 
     def _hash(self, workspace: str, transcript: str) -> str:
         if not transcript or not workspace:
@@ -131,25 +132,25 @@ class Recorder:
     def _measure(self, settled: Settled) -> None:
         metrics = self._metrics
         endpoint = settled.endpoint
-        provider, operation = ("none", "none") if endpoint is None else (endpoint.provider, endpoint.operation)
-        metrics.exchanges.add(provider, operation, settled.outcome)
-        metrics.exchange_seconds.observe(settled.ended_at - settled.started_at, provider, operation)
+        kind = ("none", "none") if endpoint is None else (endpoint.provider, endpoint.operation)
+        metrics.exchanges.add((*kind, settled.outcome))
+        metrics.exchange_seconds.observe(settled.ended_at - settled.started_at, kind)
         if settled.outcome == "refused":
-            metrics.refusals.add(metrics.reason(settled.reason))
+            metrics.refusals.add((metrics.reason(settled.reason),))
         if settled.fault_phase:
-            metrics.upstream_faults.add(settled.fault_phase)
+            metrics.upstream_faults.add((settled.fault_phase,))
         dialling = settled.dialled_at - settled.dial_started_at if settled.dialled_at else 0.0
         if dialling:
-            metrics.dial_seconds.observe(dialling, provider, operation)
+            metrics.dial_seconds.observe(dialling, kind)
         if settled.sent_at:
-            metrics.added_seconds.observe(settled.sent_at - settled.started_at - dialling, provider, operation)
+            metrics.added_seconds.observe(settled.sent_at - settled.started_at - dialling, kind)
         if asked := settled.request_ended_at:
             if settled.first_byte_at:
-                metrics.first_byte_seconds.observe(settled.first_byte_at - asked, provider, operation)
+                metrics.first_byte_seconds.observe(settled.first_byte_at - asked, kind)
             if settled.first_audio_at:
-                metrics.first_audio_seconds.observe(settled.first_audio_at - asked, provider, operation)
+                metrics.first_audio_seconds.observe(settled.first_audio_at - asked, kind)
         if settled.largest_audio_gap:
-            metrics.audio_gap_seconds.observe(settled.largest_audio_gap, provider, operation)
+            metrics.audio_gap_seconds.observe(settled.largest_audio_gap, kind)
 
     def _tell(self, settled: Settled, trace_id: str) -> None:
         fields: Fields = {

@@ -6,7 +6,8 @@ repeat: a record stores its own, so what an earlier lap left behind is not mista
 read `gateway.telemetry.spool` next.
 
 File: a 4096-byte header (magic, capacity, two copies of the marks), then `capacity` bytes of records, each a 32-byte head
-(position, length, CRC-32 of position, length, kind and payload; kind; commit mark) and a payload padded to 32 bytes.
+(position, length, CRC-32 of the payload seeded with position, length and kind; kind; commit mark) and the payload, padded
+to 32 bytes.
 """
 
 import errno
@@ -23,17 +24,17 @@ _MAGIC = b"GLSPOOL1"
 _HEADER_BYTES = 4096
 _HEAD = Struct("<QIIB3xI8x")
 _HEAD_BYTES = _HEAD.size  # 32: heads are aligned to their own size, so that none wraps around the end
-_COMMIT_OFFSET = 20
 _COMMITTED = 0x0D0E_C0DE
-_COMMIT_MARK = _COMMITTED.to_bytes(4, "little")
-_NO_MARK = bytes(4)
-_CHECKED = Struct("<QIB")
 _CAPACITY = Struct("<Q")
 _MARKS = Struct("<QQQ")
 _MARKS_OFFSETS = (64, 128)
 _MARKS_CRC = Struct("<I")
 
 SMALLEST_CAPACITY = 64 * 1024
+
+
+def _checksum(payload: bytes, position: int, length: int, kind: int) -> int:
+    return crc32(payload, (position ^ position >> 32 ^ length << 8 ^ kind) & 0xFFFF_FFFF)
 
 
 def rounded(capacity: int) -> int:
@@ -163,7 +164,6 @@ class Ring:
             return None
         memory = self._memory
         offset = position % self.capacity + _HEADER_BYTES
-        memory[offset + _COMMIT_OFFSET : offset + _COMMIT_OFFSET + 4] = _NO_MARK
         start = offset + _HEAD_BYTES
         room = self.capacity + _HEADER_BYTES - start
         if length <= room:
@@ -171,9 +171,8 @@ class Ring:
         else:
             memory[start : start + room] = payload[:room]
             memory[_HEADER_BYTES : _HEADER_BYTES + length - room] = payload[room:]
-        checksum = crc32(payload, crc32(_CHECKED.pack(position, length, kind)))
-        _HEAD.pack_into(memory, offset, position, length, checksum, kind, 0)
-        memory[offset + _COMMIT_OFFSET : offset + _COMMIT_OFFSET + 4] = _COMMIT_MARK
+        # The head last, its mark last in it: a mark of an earlier lap under a half-written head fails the checksum.
+        _HEAD.pack_into(memory, offset, position, length, _checksum(payload, position, length, kind), kind, _COMMITTED)
         self.head = position + size
         return position
 
@@ -190,7 +189,7 @@ class Ring:
             payload = memory[start : start + length]
         else:
             payload = memory[start : start + room] + memory[_HEADER_BYTES : _HEADER_BYTES + length - room]
-        if crc32(payload, crc32(_CHECKED.pack(position, length, kind))) != checksum:
+        if _checksum(payload, position, length, kind) != checksum:
             return None
         return Record(position, position + ((_HEAD_BYTES + length + 31) & ~31), kind, payload)
 

@@ -115,8 +115,8 @@ class SpooledRing:
         return len(self.journal)
 
     def _needed_from(self) -> int:
-        oldest = self.journal.oldest()
-        return self.ring.head if oldest is None else oldest.position
+        oldest = self.journal.oldest_position()
+        return self.ring.head if oldest is None else oldest
 
     def _note(self, record: Record) -> None:
         if record.kind == Kind.SPANS:
@@ -142,8 +142,8 @@ class Spool:
         self._on_drop = on_drop
         self._spans_reserve = own.ring.capacity // 4
         self._is_full = False
-        self.on_offer: Callable[[], None] = lambda: None
-        """called after something was written; the publisher wakes by it"""
+        self.on_offer: Callable[[], None] | None = None
+        """called once, when something was written; the publisher waits by it"""
 
     @classmethod
     def open(cls, folder: Path, capacity: int, name: str, on_drop: Callable[[Kind], None] = lambda _: None) -> "Spool":
@@ -198,7 +198,8 @@ class Spool:
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False, counted and logged, if the spool is full."""
         if self._own.offer_usage(event):
-            self.on_offer()
+            if self.on_offer is not None:
+                self._wake()
             return True
         return self._dropped(Kind.USAGE)
 
@@ -206,7 +207,8 @@ class Spool:
         """Write a span event; False if it would take the last quarter, which is kept for what costs money."""
         payload = _payload(event.workspace, codec.encode(event))
         if self._own.ring.append(Kind.SPANS, payload, self._spans_reserve) is not None:
-            self.on_offer()
+            if self.on_offer is not None:
+                self._wake()
             return True
         return self._dropped(Kind.SPANS)
 
@@ -224,6 +226,11 @@ class Spool:
         """Close every ring; an empty own one is removed, the others wait for a successor."""
         for ring in self.rings:
             ring.ring.close(remove=ring.is_empty)
+
+    def _wake(self) -> None:
+        on_offer, self.on_offer = self.on_offer, None
+        if on_offer is not None:
+            on_offer()
 
     def _dropped(self, kind: Kind) -> bool:
         self._on_drop(kind)
