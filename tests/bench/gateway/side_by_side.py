@@ -34,6 +34,7 @@ UPSTREAM = "http://127.0.0.1:9003"
 PORT = 8080
 GATEWAY_CORE, OTHER_CORE = 0, 1
 STT = "/cartesia/stt/websocket?model=ink-whisper&encoding=pcm_s16le&sample_rate=16000"
+KEPT = "<!-- What follows is written by hand and kept. -->\n"
 UNITS = {
     "http": ("HTTP: POST of a TTS request, 3.5 kB answer, 16 connections", "requests/s"),
     "ws": ("WebSocket: 640-byte binary frames, 100 connections", "round trips/s"),
@@ -176,7 +177,8 @@ def main() -> None:
     if options.dry or options.only:
         sys.stdout.write(text)
     else:
-        REPORT.write_text(text)
+        _, mark, kept = REPORT.read_text().partition(KEPT) if REPORT.exists() else ("", "", "")
+        REPORT.write_text(f"{text}\n{mark}{kept}")
         sys.stdout.write(f"wrote {REPORT.relative_to(ROOT)}\n")
 
 
