@@ -49,9 +49,9 @@ class Session:
             yield connection
 
     @asynccontextmanager
-    async def change(self) -> AsyncIterator[Unit]:
-        """A transaction for one change. Raises Problem forbidden if the token may only read."""
-        require_scope(self.actor, "write")
+    async def change(self, scope: str = "write") -> AsyncIterator[Unit]:
+        """A transaction for one change. Raises Problem forbidden if the token lacks the scope."""
+        require_scope(self.actor, scope)
         async with self.units.change(self.workspace, self.actor, self.request_id) as unit:
             yield unit
 
@@ -170,6 +170,7 @@ async def created(
     request: Request,
     key: str | None,
     make: Callable[[Unit], Awaitable[tuple[BaseModel, int | None, str | None]]],
+    scope: str = "write",
 ) -> Response:
     """Make something once and answer 201; a repeated Idempotency-Key with the same request gets the first answer again.
 
@@ -177,7 +178,7 @@ async def created(
     repeat which comes while the first still runs waits for it.
     """
     digest = hashlib.sha256(f"{request.method} {request.url.path}\n".encode() + await request.body()).digest()
-    async with caller.change() as unit:
+    async with caller.change(scope) as unit:
         if key is not None and (kept := await _begin(unit, caller, key, digest)) is not None:
             return kept
         shape, version, location = await make(unit)

@@ -22,7 +22,6 @@ from control_plane.kit.http import (
     created,
     page_of,
     require_admin,
-    require_scope,
 )
 from control_plane.kit.problems import Problem, invalid, not_found
 from control_plane.kit.rows import Row
@@ -72,7 +71,6 @@ async def _token(connection: Any, caller: Session, reference: str) -> Row:  # An
 
 
 def _check_may_mint(caller: Session, principal: Row, audience: str) -> None:
-    require_scope(caller.actor, "tokens")
     if caller.actor.role == "member" and principal["id"] != caller.actor.id:
         raise Problem("forbidden", "Members mint tokens for themselves only.")
     if audience == service.API_AUDIENCE and principal["role"] == "owner" and caller.actor.role != "owner":
@@ -124,7 +122,7 @@ async def mint_token(caller: Caller, request: Request, body: NewToken, idempoten
         )
         return MintedToken.model_validate({**row, "token": text}), None, f"/api/v1/tokens/{row['id']}"
 
-    return await created(caller, request, idempotency_key, make)
+    return await created(caller, request, idempotency_key, make, scope="tokens")
 
 
 @router.get("/tokens/{token}", tags=["tokens"], summary="Read what is kept of a token", response_model=Token)
@@ -149,13 +147,13 @@ async def rotate_token(
         made, text = await issuer.rotated(unit, row, timedelta(seconds=body.overlap_seconds), lifetime)
         return MintedToken.model_validate({**made, "token": text}), None, f"/api/v1/tokens/{made['id']}"
 
-    return await created(caller, request, idempotency_key, make)
+    return await created(caller, request, idempotency_key, make, scope="tokens")
 
 
 @router.delete("/tokens/{token}", tags=["tokens"], summary="Revoke a token", status_code=204)
 async def revoke_token(caller: Caller, token: str) -> None:
     """Revoke the token; gateways refuse it within a second. Revoking twice is no error."""
-    async with caller.change() as unit:
+    async with caller.change("tokens") as unit:
         row = await _token(unit.connection, caller, token)
         await service.revoke(unit, [row["id"]])
 

@@ -329,3 +329,12 @@ async def test_an_origin_that_leads_inside_is_refused_at_save(control_plane: Run
     async with control_plane.client() as client:
         answer = await client.post("/accounts", json={"name": "a", "provider": "cartesia", "origin": origin})
     assert (answer.status_code, answer.json()["reason"]) == (422, "origin_refused")
+
+
+async def test_a_token_for_minting_mints_and_changes_nothing_else(control_plane: RunningControlPlane) -> None:
+    async with control_plane.client(await token_of(control_plane, "user:ada", scopes=["tokens"])) as client:
+        assert (await client.post("/tokens", json={"principal": "user:ada"})).status_code == 201
+        assert (await client.post("/teams", json={"name": "voice"})).status_code == 403
+        assert (await client.get("/teams")).status_code == 403
+        wider = await client.post("/tokens", json={"principal": "user:ada", "audience": "glottis-api"})
+        assert (wider.status_code, wider.json()["detail"]) == (403, "A token cannot mint one that may do more than itself.")
