@@ -15,6 +15,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger("gateway.tasks")
 
 _RESTART_PAUSE_SECONDS = (0.1, 0.5, 2.0, 5.0)
+_CANCEL_AGAIN_SECONDS = 0.2
 _LONG_RUN_SECONDS = 60.0
 """a loop that ran for so long starts again with the first pause"""
 
@@ -56,7 +57,17 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancel every task and wait until all have ended."""
-        running = list(self._running)
-        for task in running:
+        await cancelled(*self._running)
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended, however they take it.
+
+    Asked again and again: before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with its result
+    (python/cpython issue 86296), and nats-py waits in this way for each answer.
+    """
+    waiting = {task for task in tasks if not task.done()}
+    while waiting:
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        _, waiting = await asyncio.wait(waiting, timeout=_CANCEL_AGAIN_SECONDS)

@@ -26,7 +26,7 @@ from contracts.snapshot import Chunk, snapshot_of
 from gateway.bus import Bus
 from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
-from gateway.tasks import Tasks
+from gateway.tasks import Tasks, cancelled
 from policy.index import Index, index_steps
 
 _log = structlog.get_logger("gateway.state.feed")
@@ -133,9 +133,8 @@ class Feed:
             try:
                 await asyncio.wait({watching, *reasons}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (watching, *reasons):
-                    task.cancel()
-                fault, *_ = await asyncio.gather(watching, *reasons, return_exceptions=True)
+                await cancelled(watching, *reasons)
+            fault = None if watching.cancelled() else watching.exception()
             if isinstance(fault, nats.js.errors.NotFoundError):
                 if not is_missing:
                     _log.warning("nothing published yet", what=what)
