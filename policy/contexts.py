@@ -116,7 +116,7 @@ class Contexts:
     @property
     def is_full(self) -> bool:
         """Tell whether another context would be one too many."""
-        return len(self) >= self._most
+        return len(self._live) + len(self._anonymous) >= self._most
 
     def live(self, context_id: str | None) -> Context | None:
         """Return the live context of that id; None for a new one, and for a message without an id."""
@@ -140,15 +140,18 @@ class Contexts:
         """Make the context of a message that was admitted."""
         session = self._session
         session.contexts += 1
-        tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, dict(route.metadata))
+        metadata = dict(route.metadata) if route.metadata else None
+        tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, metadata)
         settled = SettledContext(session, tally, now, model=route.model, voice=voice)
         context = Context(context_id, route, settled)
         if context_id is None:
             self._anonymous.append(context)
         else:
             self._live[context_id] = context
-            self._ended.pop(context_id, None)
-            self._refused.pop(context_id, None)
+            if self._ended:
+                self._ended.pop(context_id, None)
+            if self._refused:
+                self._refused.pop(context_id, None)
         return context
 
     def surplus(self) -> Context | None:

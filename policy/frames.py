@@ -124,6 +124,7 @@ class _Parser:
         "close",
         "cut",
         "fault",
+        "is_over",
     )
 
     def __init__(self, sender: Sender, message_limit: int) -> None:
@@ -140,17 +141,13 @@ class _Parser:
         self._whole = True  # nothing is open: the next byte begins a message
         self.fault: FramingFault | None = None
         self.close: Close | None = None
+        self.is_over = False  # either is set: nothing that follows is looked at
         self.cut = 0
 
     @property
     def is_between_messages(self) -> bool:
         """The next byte begins a message: a frame of our own may be put here."""
         return self._whole
-
-    @property
-    def is_over(self) -> bool:
-        """The sender closed or broke the framing: nothing that follows is looked at."""
-        return self.fault is not None or self.close is not None
 
     def _pieces(self, data: bytes, pos: int) -> list[Piece]:
         """Cut what begins at pos into frames and parts of frames. A header that is not whole becomes the tail."""
@@ -170,7 +167,7 @@ class _Parser:
             first = data[pos]
             second = data[pos + 1] if size - pos > 1 else self._mask_bit
             if sentence := self._broken(first, second):
-                self.fault = FramingFault(PROTOCOL_ERROR, sentence)
+                self._broke(FramingFault(PROTOCOL_ERROR, sentence))
                 break
             length = second & 0x7F
             payload_at = pos + 2 + (self._mask_bit >> 5)
@@ -187,7 +184,7 @@ class _Parser:
             opcode = first & 0x0F
             if opcode < 8:
                 if self._message_bytes + length > self._limit:
-                    self.fault = FramingFault(MESSAGE_TOO_BIG, f"a message is larger than {self._limit} bytes")
+                    self._broke(FramingFault(MESSAGE_TOO_BIG, f"a message is larger than {self._limit} bytes"))
                     break
                 self._message_bytes += length
                 opcode = self._message_opcode = opcode or self._message_opcode
@@ -239,7 +236,12 @@ class _Parser:
             self.close = close_of(payload)
         except FramingFault as fault:
             self.fault = fault
+        self.is_over = True
         self.cut = end
+
+    def _broke(self, fault: FramingFault) -> None:
+        self.fault = fault
+        self.is_over = True
 
 
 class Walker(_Parser):

@@ -107,6 +107,9 @@ FORWARD: Final[list[Command]] = []
 _WIDTHS: Final = {"pcm_s16le": 2, "pcm_s32le": 4, "pcm_f16le": 2, "pcm_f32le": 4, "pcm_mulaw": 1, "pcm_alaw": 1}
 """encoding -> bytes a sample (Cartesia docs, speech-to-text; mono)"""
 
+_MOST_HASHED: Final = 1_000_000
+"""characters of a context after which its texts are no longer kept for the hash: a context may go on for hours"""
+
 _NO_FACTS: Final = Facts()
 
 _IDLE_REASON: Final = b"connection idle timeout"
@@ -548,14 +551,15 @@ class Session:
             return
         if context is None:
             context = contexts.open(context_id, heard.facts.voice or "", verdict, now)
-            if (surplus := contexts.surplus()) is not None:
+            if context_id is None and (surplus := contexts.surplus()) is not None:
                 out.append(SettleContext(contexts.end(surplus, "completed", now)))
         about = context.settled
         if heard.characters:
             about.tally.add("characters", heard.characters)
             about.characters += heard.characters
             settled.characters += heard.characters
-            about.transcript += heard.transcript
+            if len(about.transcript) < _MOST_HASHED:
+                about.transcript += heard.transcript
         about.text_ended_at = now
         if not self._has_sent:
             self._has_sent = True
@@ -704,11 +708,11 @@ class Session:
 
     def _drain_at_boundary(self, now: float, out: list[Command]) -> None:
         """End a session that has nothing under way, if something waits for that."""
-        if len(self._contexts) or self._has_finished or self._ending:
+        if not (self._is_draining or self._cut_reason) or len(self._contexts) or self._has_finished or self._ending:
             return
         if self._cut_reason:
             self._end(self._cut_reason, now, out)
-        elif self._is_draining and (self._client is None or self._client.is_between_messages):
+        elif self._client is None or self._client.is_between_messages:
             self._end("draining", now, out)
 
     def _blame(self, who: ClosedBy, outcome: Outcome, code: int, reason: str = "") -> None:
