@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 _LARGEST_BODY_BYTES = 64 * 1024 * 1024
 _HOUSEKEEPING_SECONDS = 2.0
+_RETRY_SECONDS = 1.0
 SCHEMA_REVISION = "0001"
 """the migration that this code needs (a test compares it with the newest one)"""
 
@@ -74,11 +76,9 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        now = datetime.fromtimestamp(clock(), UTC)
-        app.state.token_issuer = token_service.TokenIssuer(
-            database, vault, settings.public_url, await signing.ensured_keys(database, vault, now)
-        )
+        app.state.token_issuer = token_service.TokenIssuer(database, vault, settings.public_url, signing.NO_KEYS)
         background = [
+            start_task(_first_keys(app.state.token_issuer, clock), "signing keys"),
             start_task(publisher.run(), "publisher"),
             start_task(_housekeeping(units), "housekeeping"),
         ]
@@ -116,6 +116,19 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     return app
 
 
+async def _first_keys(issuer: token_service.TokenIssuer, clock: Callable[[], float]) -> None:
+    """Give the issuer its keys as soon as the database answers and has its tables; until then nobody is recognised."""
+    while not issuer.keys.current:
+        try:
+            issuer.keys = await signing.ensured_keys(issuer.database, issuer.vault, datetime.fromtimestamp(clock(), UTC))
+        except Problem:
+            log.warning("database is away", retry_in_seconds=_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
+        except ProgrammingError:
+            log.error("database is not migrated", help="run glottis migrate", retry_in_seconds=_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
 def _authenticator(app: FastAPI, units: Units, vault: Vault) -> Callable[[str, str], Awaitable[Session]]:
     def closed(answer: bytes, key: str) -> bytes:
         return vault.encrypted(Secret(answer), "idempotency_keys", key)
@@ -139,8 +152,10 @@ async def _housekeeping(units: Units) -> None:
     while True:
         try:
             await token_service.revoke_due(units)
+        except Problem as problem:
+            log.warning("housekeeping interrupted", reason=problem.reason)
         except Exception:
-            log.warning("housekeeping interrupted", exc_info=True)
+            log.error("housekeeping failed", exc_info=True)
         await asyncio.sleep(_HOUSEKEEPING_SECONDS)
 
 
@@ -157,8 +172,12 @@ def _add_operations(app: FastAPI, database: Database, publisher: Publisher, regi
                 revision = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one()
         except Problem:
             return JSONResponse({"status": "not ready", "reason": "database_unavailable"}, 503)
+        except ProgrammingError:
+            revision = ""
         if revision < SCHEMA_REVISION:
             return JSONResponse({"status": "not ready", "reason": "database_not_migrated"}, 503)
+        if not app.state.token_issuer.keys.current:
+            return JSONResponse({"status": "not ready", "reason": "no_signing_key_yet"}, 503)
         return JSONResponse(
             {
                 "status": "ready",

@@ -84,6 +84,8 @@ class TokenIssuer:
 
         Raises Problem invalid_request for a lifetime that the kind does not allow.
         """
+        if not self.keys.current:
+            raise Problem("database_unavailable", headers={"Retry-After": "1"})
         kind = values["kind"]
         lifetime = lifetime or _LIFETIMES[kind]
         if kind == "browser" and lifetime > _LONGEST_BROWSER_LIFETIME:

@@ -64,6 +64,10 @@ class KeySet:
         return claims if claims.get("aud") == audience and isinstance(expiry, int) and expiry > now else None
 
 
+NO_KEYS = KeySet("", Secret(b""), {})
+"""before the database was asked"""
+
+
 async def ensured_keys(database: Database, vault: Vault, now: datetime) -> KeySet:
     """Return the key set, with a first key made if there is none."""
     async with database.system() as connection:
@@ -88,7 +92,9 @@ async def read_keys(database: Database, vault: Vault, now: datetime) -> KeySet:
     """Return the key set as the database has it."""
     async with database.system() as connection:
         rows = list((await connection.execute(select(signing_keys).order_by(signing_keys.c.created_at.desc()))).mappings())
-    current = next(row for row in rows if row["retired_at"] is None)
+    current = next((row for row in rows if row["retired_at"] is None), None)
+    if current is None:
+        return NO_KEYS
     private = vault.decrypted(current["private"], *place(current["id"]))
     good = [row for row in rows if row["retired_at"] is None or row["retired_at"] > now - LONGEST_LIFETIME]
     return KeySet(current["id"], private, {row["id"]: json.loads(row["public"]) for row in good})

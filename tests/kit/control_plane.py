@@ -84,6 +84,12 @@ def key_line(key: bytes) -> str:
 
 def make_settings(folder: Path, database: PostgresDatabase, nats: NatsAccount, port: int) -> tuple[Settings, Fleet]:
     """Return settings as `glottis up` would make them, and the fleet's keys."""
+    environ, fleet = environment_of(folder, database, nats, port)
+    return Settings.from_env(environ), fleet
+
+
+def environment_of(folder: Path, database: PostgresDatabase, nats: NatsAccount, port: int) -> tuple[dict[str, str], Fleet]:
+    """Return the variables of a control plane's process, and the fleet's keys."""
     manifest_key, fleet_key = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     files = {
         "GLOTTIS_KEK_FILE": key_line(os.urandom(32)),
@@ -103,8 +109,7 @@ def make_settings(folder: Path, database: PostgresDatabase, nats: NatsAccount, p
         path = folder / name.lower()
         path.write_text(content)
         environ[name] = str(path)
-    fleet = Fleet(Secret(fleet_key.private_bytes_raw()), manifest_key.public_key().public_bytes_raw())
-    return Settings.from_env(environ), fleet
+    return environ, Fleet(Secret(fleet_key.private_bytes_raw()), manifest_key.public_key().public_bytes_raw())
 
 
 @asynccontextmanager
@@ -119,6 +124,7 @@ async def serving(settings: Settings, clock: Callable[[], float] = time.time) ->
     try:
         await until(lambda: server.started or task.done(), "the control plane serves")
         assert server.started, "the control plane did not start"
+        await until(lambda: app.state.token_issuer.keys.current, "it has a signing key")
         yield app
     finally:
         server.should_exit = True

@@ -28,7 +28,6 @@ from kokoro_backend.text import spoken_form
 from kokoro_backend.voices import STYLE_ROWS, STYLE_WIDTH, VoiceCatalogue
 from kokoro_backend.weights import packaged_vocab, voice_hashes
 
-
 # Taking the graph apart and the self-test, at the first start ever, on a machine that does other things as well.
 _READY_SECONDS = 300
 
