@@ -19,6 +19,7 @@ _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP
 _VERSIONS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
+_TRAILER: Final = re.compile(_TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
 
 UNTIL_CLOSE: Final = -2
@@ -380,6 +381,8 @@ class ChunkedBody:
                 self._at = 2
         elif line:
             self._overhead += len(line)
+            if _TRAILER.match(line) is None:
+                raise Malformed("head_malformed", "a trailer is not `name: value`")
             if self._overhead > self.max_trailer_bytes:
                 raise Malformed("head_malformed", "the trailers are too long")
         else:

@@ -235,6 +235,9 @@ def test_a_chunked_body_reads_the_same_however_it_is_cut(chunks: list[bytes], da
         b"0\r\n" + b"X: " + b"a" * 20_000 + b"\r\n\r\n",
         b"0\r\n" + b"X: a\r\n" * 5000,
         b"5;a\rb\r\nhello\r\n",
+        b"0\r\nX-T: a\rb\r\n\r\n",
+        b"0\r\n//X-T: 1\r\n\r\n",
+        b"0\r\n X-T: 1\r\n\r\n",
     ],
 )
 def test_a_chunked_body_that_is_not_exact_is_refused(wire: bytes) -> None:
