@@ -8,6 +8,7 @@ through what is joined here; `gateway.main` runs it.
 import asyncio
 import contextlib
 import random
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -132,7 +133,7 @@ class Gateway:
         self._spool = spool = Spool.open(
             settings.spool_folder, settings.spool_bytes, name, lambda kind: METRICS.events_dropped.labels(kind.name.lower()).inc()
         )
-        self._bus = bus = Bus(feed.nats_url, feed.nats_seed, settings.pod)
+        self._bus = bus = Bus(feed.nats_url, feed.nats_seed, settings.pod, _bus_tls(feed.nats_ca))
         bus.start(self._tasks)
         self._publisher = publisher = Publisher(
             spool, stream_of(bus), METRICS.events_published.inc, lambda why: METRICS.publish_failures.labels(why).inc()
@@ -314,6 +315,18 @@ def _material(reference: workspace_file.Reference, folder: Path, settings: Setti
         return Secret((folder / reference.target).read_bytes().strip())
     except OSError as fault:
         raise CannotStart(f"the file refers to file:{reference.target}, which cannot be read: {fault.strerror}") from fault
+
+
+def _bus_tls(authorities: Path | None) -> ssl.SSLContext | None:
+    if authorities is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as fault:  # ssl.SSLError is one
+        raise CannotStart(
+            f"cannot read the authorities in {authorities}: {fault.strerror or fault.args[-1]}; "
+            "set GLOTTIS_NATS_CA_FILE to a PEM file of certificates"
+        ) from fault
 
 
 async def _addresses(host: str, port: int, may_be_private: bool) -> Sequence[str]:

@@ -9,6 +9,7 @@ timeout, so it is logged here. Read next: `gateway.state.feed`, `gateway.telemet
 import asyncio
 import contextlib
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -29,12 +30,16 @@ _REQUEST_SECONDS = 5.0
 
 
 class Bus:
-    """The connection. `seed`: the nkey of the pod's user, None where the server asks for none."""
+    """The connection.
 
-    def __init__(self, url: str, seed: Secret | None, name: str) -> None:
+    seed: the nkey of the pod's user, None where the server asks for none. tls: the server's authorities, None: the system's.
+    """
+
+    def __init__(self, url: str, seed: Secret | None, name: str, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
         self._seed = seed
         self._name = name
+        self._tls = tls
         self._client = Client()
         self._came_up = asyncio.Condition()
         self._connections = 0
@@ -90,6 +95,7 @@ class Bus:
                     connect_timeout=2,
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
+                    tls=self._tls,
                     ping_interval=_PING_SECONDS,
                     max_outstanding_pings=2,
                     error_cb=self._on_error,

@@ -50,6 +50,8 @@ class Feed:
 
     nats_url: str
     nats_seed: Secret | None
+    nats_ca: Path | None
+    """PEM file of the authorities that sign the server's certificate (`tls://…`); None: the system's"""
     manifest_keys: tuple[bytes, ...]
     fleet_keys: tuple[Secret, ...]
     state_folder: Path
@@ -137,6 +139,7 @@ def _feed(environ: Mapping[str, str]) -> Feed:
     return Feed(
         nats_url=environ["GLOTTIS_NATS_URL"],
         nats_seed=None if seed_file is None else Secret(_read("GLOTTIS_NATS_SEED_FILE", seed_file).strip()),
+        nats_ca=_path(environ, "GLOTTIS_NATS_CA_FILE"),
         manifest_keys=_keys(environ, "GLOTTIS_MANIFEST_PUBLIC_KEY_FILE"),
         fleet_keys=tuple(Secret(key) for key in _keys(environ, "GLOTTIS_FLEET_KEY_FILE")),
         state_folder=state_folder,
