@@ -8,6 +8,7 @@ installation gets.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -146,14 +147,15 @@ def _workspace(stack: Stack) -> list[Part]:
 
 def _kokoro(stack: Stack) -> Part:
     cache = stack.environment.get("GLOTTIS_KOKORO_CACHE_DIR") or str(stack.folder / "kokoro")
+    command = stack.command(
+        "kokoro",
+        KOKORO_LISTEN=f"{HOST}:{stack.ports.kokoro}",
+        KOKORO_KEY_FILE=str(stack.keys.kokoro),
+        KOKORO_CACHE_DIR=cache,
+    )
     return Part(
         name="kokoro",
-        command=stack.command(
-            "kokoro",
-            KOKORO_LISTEN=f"{HOST}:{stack.ports.kokoro}",
-            KOKORO_KEY_FILE=str(stack.keys.kokoro),
-            KOKORO_CACHE_DIR=cache,
-        ),
+        command=replace(command, environment={**stack.fetching, **command.environment}),
         is_ready=lambda: answers_ok(HOST, stack.ports.kokoro, "/ping"),
         starts_first=True,
         progress=_kokoro_progress,

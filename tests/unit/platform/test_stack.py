@@ -123,6 +123,19 @@ def test_children_get_neither_the_operators_secrets_nor_a_proxy() -> None:
     assert passed_on(environ) == {"PATH": "/usr/bin", "GLOTTIS_KOKORO_THREADS": "4"}
 
 
+def test_only_the_part_that_fetches_knows_the_way_to_the_registries(tmp_path: Path) -> None:
+    stack = prepared(tmp_path, NODE_EXTRA_CA_CERTS="/ca.pem", npm_config_registry="http://r", HTTPS_PROXY="http://proxy")
+
+    holders = [
+        name
+        for name, command in commands(stack).items()
+        if {"NODE_EXTRA_CA_CERTS", "npm_config_registry", "HTTPS_PROXY"} & set(command.environment)
+    ]
+
+    assert holders == ["kokoro"]
+    assert variables(stack, "kokoro")["npm_config_registry"] == "http://r"
+
+
 def test_a_second_start_finds_the_same_keys_and_passwords(tmp_path: Path) -> None:
     first, second = prepared(tmp_path), prepared(tmp_path)
 
