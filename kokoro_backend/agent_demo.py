@@ -222,18 +222,15 @@ class Measured:
 
 
 async def first_audio_seconds(prompt: str, mode: Mode, source: TextSource, speech: Speech) -> float:
-    """Return the time from agent_start to the first audio. Raises SpeechInterrupted if there was none."""
+    """Return the time from agent_start to the first audio, and cancel the rest. Raises SpeechInterrupted if none comes."""
     began = time.perf_counter()
-    first: float | None = None
     async with aclosing(agent_events(prompt, mode, source, speech, "measured")) as events:
         async for event in events:
-            if event["type"] == "audio_chunk" and first is None:
-                first = time.perf_counter() - began
+            if event["type"] == "audio_chunk":
+                return time.perf_counter() - began
             if event["type"] == "error":
                 raise SpeechInterrupted(f"{event['code']}: {event['message']}")
-    if first is None:
-        raise SpeechInterrupted("the agent said nothing")
-    return first
+    raise SpeechInterrupted("the agent said nothing")
 
 
 async def measure(pairs: int, prompt: str, source: TextSource, speech: Speech) -> AsyncIterator[Measured]:

@@ -67,3 +67,14 @@ def test_word_timestamps_follow_the_words(kokoro: SpeechServer) -> None:
     assert all(start < end for start, end in zip(starts, ends, strict=True))
     assert 0.1 < starts[0] < 0.6
     assert audio - 1.0 < ends[-1] < audio
+
+
+def test_very_short_texts_are_said_once_and_without_noise_after_them(kokoro: SpeechServer) -> None:
+    # Short prompts made others' servers repeat themselves or trail off into noise (jamiepine/voicebox#960).
+    recogniser = Recogniser.shared()
+    for text in ("Yes.", "Stop.", "Thank you.", "Good morning."):
+        audio = pcm(speak(kokoro, text))
+        assert 0.8 < len(audio) / 24000 < 1.8
+        heard = recogniser.heard(audio, 24000)
+        assert normalised(heard)[-len(normalised(text)) :] == normalised(text), heard
+        assert len(normalised(heard)) <= len(normalised(text)) + 1, heard
