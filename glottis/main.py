@@ -51,6 +51,7 @@ _COMMANDS: Final = {
     "reprice": _Lazy("glottis.commands.jobs", "reprice", "control-plane", "Price what was used by today's prices."),
     "reconcile": _Lazy("glottis.commands.reconcile", "reconcile", "control-plane", "Compare with a provider's export."),
     "erase": _Lazy("glottis.commands.jobs", "erase", "control-plane", "Take a person out of what is stored."),
+    "spool": _Lazy("gateway.telemetry.spool_command", "spool", "gateway", "Inspect or replay a gateway's spool."),
     "gateway": _Lazy("glottis.commands.processes", "gateway", "gateway", "Run the data plane."),
     "control-plane": _Lazy("glottis.commands.processes", "control_plane", "control-plane", "Run the control plane."),
     "migrate": _Lazy("glottis.commands.migrate", "migrate", "control-plane", "Bring the databases up to date."),

@@ -749,7 +749,8 @@ class Exchange:
         if self._is_over:
             return
         if self._answer is None:
-            self._refuse(Refusal(reason, sentence))
+            # Text that the provider has is paid for, whatever we answer: only what was never sent is free.
+            self._refuse(Refusal(reason, sentence), outcome="ended" if self.settled.anything_sent else "refused")
         else:
             self.settled.reason = reason
             self._cut(None, outcome="ended")

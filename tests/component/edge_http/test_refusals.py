@@ -305,6 +305,19 @@ async def test_a_revocation_during_an_upload_stops_it(gateway: Edge, client: Cli
     await until(lambda: double.connections[0].gone.is_set())
 
 
+async def test_text_that_the_provider_has_is_counted_though_a_revocation_comes_before_its_answer(
+    gateway: Edge, client: Client, double: CartesiaDouble
+) -> None:
+    await client.send(speak("X-Double: silent"))
+    await until(lambda: len(double.requests) == 1)
+    (exchange,) = gateway.context.open
+    exchange.end("token_revoked")
+
+    assert (await client.answer()).status == 401
+    (settled,) = await gateway.settled()
+    assert (settled.outcome, settled.reason) == ("ended", "token_revoked")
+
+
 async def test_a_revocation_lets_audio_of_sent_text_drain_for_a_while_and_then_cuts_it(double: CartesiaDouble) -> None:
     async with edge(double.origin, limits=Limits(revocation_drain_seconds=0.1)) as gateway:
         client = await gateway.client()
