@@ -41,10 +41,6 @@ fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kep
 	@status=0; for fuzzer in policy session http1; do \
 		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
 
-fuzz: $(STAMP) ## mutate what the policy core reads, SECONDS (60) a target; failures are kept and become tests
-	@$(BIN)/python -m tests.fuzz.policy --seconds $(or $(SECONDS),60)
-	@$(BIN)/python -m tests.fuzz.session --seconds $(or $(SECONDS),60)
-
 bench: $(STAMP) ## the gateway beside Envoy and nginx; writes docs/benchmarks.md; OPTIONS="--rounds 5 --only http"
 	@$(BIN)/python -m tests.bench.gateway.side_by_side $(OPTIONS)
 
