@@ -37,6 +37,9 @@ format: $(STAMP) ## format and fix what can be fixed
 demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
 	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
+sdks: ## install the older and other Cartesia SDKs that the tests can use, from the registries, into .cache/sdks
+	@sh tests/component/edge_http/sdks/install.sh .cache/sdks
+
 fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests
 	@status=0; for fuzzer in policy session http1; do \
 		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
@@ -59,4 +62,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo fuzz bench bench-bookkeeping bench-propagation bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo sdks fuzz bench bench-bookkeeping bench-propagation bench-kokoro bench-audio clean
