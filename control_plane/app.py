@@ -28,6 +28,7 @@ from control_plane.access import api as access
 from control_plane.accounts import api as accounts
 from control_plane.audit import api as audit
 from control_plane.catalog import api as catalog
+from control_plane.exports import api as exports
 from control_plane.kit.database import Database
 from control_plane.kit.http import Session
 from control_plane.kit.problems import Problem
@@ -51,7 +52,7 @@ log = structlog.get_logger(__name__)
 _LARGEST_BODY_BYTES = 64 * 1024 * 1024
 _HOUSEKEEPING_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """the migration that this code needs (a test compares it with the newest one)"""
 
 
@@ -105,7 +106,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.state.units = units
     app.state.publisher = publisher
     app.state.authenticate = _authenticator(app, units, vault)
-    for module in (workspaces, people, accounts, catalog, access, tokens, audit):
+    for module in (workspaces, people, accounts, catalog, access, tokens, exports, audit):
         app.include_router(module.router, prefix="/api/v1")
     app.include_router(reports_router_of(reports), prefix="/api/v1")
     app.include_router(tokens.well_known)

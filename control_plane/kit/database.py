@@ -65,7 +65,7 @@ class Database:
     @asynccontextmanager
     async def publisher(self) -> AsyncIterator[AsyncConnection]:
         """One transaction over all workspaces, at one moment of the database (repeatable read); it writes no tenant's row."""
-        async with self._engine.connect() as connection:
+        async with translated_faults(), self._engine.connect() as connection:
             await connection.execution_options(isolation_level="REPEATABLE READ")
             async with connection.begin():
                 await connection.execute(text("SELECT set_config('glottis.reader', 'publisher', true)"))

@@ -22,11 +22,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts import codec, manifest
 from contracts.events import PodStatus
+from contracts.exports import ExportTargets
 from contracts.prices import PriceBook
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import KINDS
-from contracts.subjects import CONFIG_BUCKET, PRICES_KEY, REVOCATIONS_BUCKET, chunk_key
+from contracts.subjects import CONFIG_BUCKET, EXPORTS_KEY, PRICES_KEY, REVOCATIONS_BUCKET, chunk_key
 from control_plane.kit.database import OUTBOX_CHANNEL, Database
 from control_plane.kit.problems import Problem
 from control_plane.publish import reader
@@ -194,7 +195,7 @@ class Publisher:
             self._must_check = False
         async with self._database.publisher() as connection:
             batch = await reader.batch(connection)
-            prices = None
+            prices, targets = None, None
             if batch.is_rebuild:
                 self._forget()
                 self._must_check = False
@@ -203,11 +204,14 @@ class Publisher:
                 ledger = Ledger()
                 changed: dict[str, list[str] | None] = dict.fromkeys(KINDS, None)
                 prices = await reader.all_prices(connection)
+                targets = await reader.all_export_targets(connection)
                 await bus.put_all(REVOCATIONS_BUCKET, await reader.live_revocations(connection, self._clock()))
             else:
                 changed = {kind: sorted(ids) for kind, ids in batch.changed.items() if kind in KINDS}
                 if "prices" in batch.changed:
                     prices = await reader.all_prices(connection)
+                if "exports" in batch.changed:
+                    targets = await reader.all_export_targets(connection)
             # Revocations do not wait for the rows to be read.
             if batch.revocations:
                 await bus.put_all(REVOCATIONS_BUCKET, list(batch.revocations))
@@ -228,6 +232,9 @@ class Publisher:
         if prices is not None:
             book = PriceBook(revision=self.revision, prices=prices)
             await bus.put_all(CONFIG_BUCKET, [(PRICES_KEY, codec.encode(book))])
+        if targets is not None:
+            exports = ExportTargets(revision=self.revision, targets=targets)
+            await bus.put_all(CONFIG_BUCKET, [(EXPORTS_KEY, codec.encode(exports))])
         if batch.ids:
             async with self._database.publisher() as connection:
                 await reader.finish(connection, batch.ids)

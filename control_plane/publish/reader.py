@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from contracts.exports import ExportTarget
 from contracts.prices import Price
 from contracts.snapshot import KINDS
 from control_plane.kit.rows import any_of
@@ -19,6 +20,7 @@ from control_plane.publish import records
 from control_plane.tables import (
     accounts,
     credentials,
+    export_targets,
     grants,
     issuers,
     memberships,
@@ -116,6 +118,12 @@ async def all_prices(connection: AsyncConnection) -> tuple[Price, ...]:
     """Return the whole price book's entries, in the order of their ids."""
     query = select(prices).order_by(prices.c.workspace, prices.c.id)
     return tuple(records.price_entry(dict(row)) for row in (await connection.execute(query)).mappings())
+
+
+async def all_export_targets(connection: AsyncConnection) -> tuple[ExportTarget, ...]:
+    """Return every workspace's export targets, in the order of their ids."""
+    query = select(export_targets).order_by(export_targets.c.workspace, export_targets.c.id)
+    return tuple(records.export_target_record(dict(row)) for row in (await connection.execute(query)).mappings())
 
 
 async def live_revocations(connection: AsyncConnection, now: float) -> list[tuple[str, bytes]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.claims import AUDIENCE
+from contracts.exports import ExportTarget
 from contracts.prices import Price
 from contracts.revocations import Revocation
 from contracts.snapshot import Account, Credential, Grant, Issuer, Model, Principal, Sealed, Team, Workspace
@@ -163,6 +164,27 @@ def price_entry(row: Row) -> Price:
         price=format(row["price"], "f"),
         currency=row["currency"],
         effective_ms=row["effective_ms"],
+    )
+
+
+def export_target_record(row: Row) -> ExportTarget:
+    """Return an export target."""
+    sealed = None
+    if row["sealed"] is not None:
+        sealed = Sealed(key_id=row["sealed_for"], version=row["secret_version"], ciphertext=row["sealed"])
+    return ExportTarget(
+        id=row["id"],
+        workspace=row["workspace"],
+        name=row["name"],
+        endpoint=row["endpoint"],
+        protocol=row["protocol"],
+        compression=row["compression"],
+        headers=row["headers"],
+        sealed_headers=sealed,
+        ca_pem=row["ca_pem"],
+        resource_attributes=row["resource_attributes"],
+        timeout_seconds=row["timeout_seconds"],
+        is_disabled=row["is_disabled"],
     )
 
 

@@ -5,6 +5,7 @@ that fill the outbox, grants. Every row of a tenant carries `workspace`; keys an
 can point into another tenant. Read next: `migrations/postgres/versions/0001_first_tables.py`.
 """
 
+from control_plane.tables.exports import export_targets
 from control_plane.tables.people import issuer_audiences, issuers, memberships, principals, teams
 from control_plane.tables.routing import accounts, credentials, grants, model_subjects, models, prices
 from control_plane.tables.system import metadata, outbox, owner_secrets, publication, signing_keys
@@ -16,6 +17,7 @@ __all__ = [
     "audit",
     "audit_heads",
     "credentials",
+    "export_targets",
     "grants",
     "idempotency_keys",
     "issuer_audiences",

@@ -71,6 +71,11 @@ class Vault:
         purpose = sealing.workspace_key_purpose(workspace, name, version)
         return sealing.sealed(secret, version, self._fleet_public_key, purpose)
 
+    def sealed_export_headers(self, secret: Secret, workspace: str, target: str, version: int, endpoint: str) -> Sealed:
+        """Return an export target's secret headers sealed to whoever opens for the fleet, for this endpoint only."""
+        purpose = sealing.export_headers_purpose(workspace, target, version, endpoint)
+        return sealing.sealed(secret, version, self._fleet_public_key, purpose)
+
 
 def _key_id(key: Secret) -> bytes:
     return hashlib.sha256(key.reveal()).digest()[:_KEY_ID_BYTES]

@@ -14,12 +14,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.secret import Secret
 from control_plane.accounts import service as accounts
+from control_plane.exports import service as exports
 from control_plane.kit.problems import Problem, not_found
 from control_plane.kit.rows import Row
 from control_plane.kit.unit import Actor, Unit, Units, wake_publisher
 from control_plane.people import service as people
 from control_plane.tables import accounts as accounts_table
-from control_plane.tables import credentials, idempotency_keys, outbox, principals, signing_keys, workspace_keys, workspaces
+from control_plane.tables import (
+    credentials,
+    export_targets,
+    idempotency_keys,
+    outbox,
+    principals,
+    signing_keys,
+    workspace_keys,
+    workspaces,
+)
 from control_plane.tokens import signing
 from control_plane.tokens.service import API_AUDIENCE, TokenIssuer
 from control_plane.vault import Vault
@@ -288,6 +298,18 @@ async def _rewrap_workspace(connection: AsyncConnection, vault: Vault, workspace
             update(workspace_keys)
             .where(workspace_keys.c.name == row["name"])
             .values(secret=fresh["secret"], sealed=fresh["sealed"], sealed_for=fresh["sealed_for"])
+        )
+        moved += 1
+    for row in list((await connection.execute(select(export_targets).with_for_update())).mappings()):
+        if row["secret"] is None or (vault.is_current(row["secret"]) and row["sealed_for"] == vault.fleet_key_id):
+            continue
+        target_place = exports.place(workspace, row["id"], row["secret_version"])
+        secret = vault.decrypted(row["secret"], *target_place)
+        sealed = vault.sealed_export_headers(secret, workspace, row["id"], row["secret_version"], row["endpoint"])
+        await connection.execute(
+            update(export_targets)
+            .where(export_targets.c.id == row["id"])
+            .values(secret=vault.encrypted(secret, *target_place), sealed=sealed.ciphertext, sealed_for=sealed.key_id)
         )
         moved += 1
     # Answers kept for repeated requests live a day; ones closed with an older key are not worth moving.

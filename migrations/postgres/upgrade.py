@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 LOCK_TIMEOUT = "4s"
 STATEMENT_TIMEOUT = "30s"
 _ADVISORY_LOCK = 0x676C6F74_6D696772  # "glotmigr"; the publisher has another
-_ATTEMPTS = 5
+ATTEMPTS = 5
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
@@ -47,18 +47,18 @@ async def upgrade(owner_url: str, application_role: str, revision: str = "head")
         connect_args={"server_settings": {"lock_timeout": LOCK_TIMEOUT, "statement_timeout": STATEMENT_TIMEOUT}},
     )
     try:
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
                 async with engine.connect() as connection:
                     return await connection.run_sync(_run, application_role, revision)
             except DBAPIError as error:
-                if not _is_lock_timeout(error) or attempt == _ATTEMPTS - 1:
+                if not _is_lock_timeout(error) or attempt == ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(2**attempt)
     except DBAPIError as error:
         if _is_lock_timeout(error):
             raise MigrationFailed(
-                f"A table stayed locked for {LOCK_TIMEOUT} in {_ATTEMPTS} tries. End the long transaction "
+                f"A table stayed locked for {LOCK_TIMEOUT} in {ATTEMPTS} tries. End the long transaction "
                 "(see pg_stat_activity) and run it again; nothing was changed."
             ) from error
         raise

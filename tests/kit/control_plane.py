@@ -103,7 +103,8 @@ def environment_of(folder: Path, database: PostgresDatabase, nats: NatsAccount, 
         "GLOTTIS_PUBLIC_URL": f"http://127.0.0.1:{port}",
         "GLOTTIS_DATABASE_URL": database.url,
         "GLOTTIS_NATS_URL": nats.url,
-        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": "http://127.0.0.1:8880",
+        # The first for files that name an address and never dial it, the second for a provider that a test runs.
+        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": f"http://127.0.0.1:8880,http://127.0.0.1:{free_port()}",
     }
     for name, content in files.items():
         path = folder / name.lower()

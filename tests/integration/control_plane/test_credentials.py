@@ -128,8 +128,8 @@ async def test_rewrap_moves_every_secret_to_the_new_key_and_the_old_key_can_go(
 
 
 @asynccontextmanager
-async def provider(status: int, heads: list[bytes]) -> AsyncIterator[int]:
-    """A provider that answers every request with a status; yields its port."""
+async def provider(origin: str, status: int, heads: list[bytes]) -> AsyncIterator[None]:
+    """A provider at an origin that answers every request with a status."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
@@ -137,9 +137,9 @@ async def provider(status: int, heads: list[bytes]) -> AsyncIterator[int]:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 8880)
+    server = await asyncio.start_server(answer, "127.0.0.1", parse_origin(origin).port)
     try:
-        yield 8880
+        yield
     finally:
         server.close()
         await server.wait_closed()
@@ -148,18 +148,19 @@ async def provider(status: int, heads: list[bytes]) -> AsyncIterator[int]:
 @pytest.mark.parametrize(("status", "accepted"), [(200, True), (401, False), (302, False)])
 async def test_a_credential_is_tried_at_the_provider(control_plane: RunningControlPlane, status: int, accepted: bool) -> None:
     heads: list[bytes] = []
-    async with provider(status, heads):
-        await make_account(control_plane, provider="kokoro", origin="http://127.0.0.1:8880")
+    origin = control_plane.settings.allowed_origins[1]
+    async with provider(origin, status, heads):
+        await make_account(control_plane, provider="kokoro", origin=origin)
         async with control_plane.client() as client:
             answer = await client.post("/accounts/eu/credential/test")
     assert answer.status_code == 200, answer.text
     assert (answer.json()["accepted"], answer.json()["status"]) == (accepted, status)
     assert b"Authorization: Bearer sk_1\r\n" in heads[0]
-    assert b"Host: 127.0.0.1:8880\r\n" in heads[0]
+    assert f"Host: {origin.removeprefix('http://')}\r\n".encode() in heads[0]
 
 
 async def test_a_provider_that_is_away_is_a_problem_and_no_defect(control_plane: RunningControlPlane) -> None:
-    await make_account(control_plane, provider="kokoro", origin="http://127.0.0.1:8880")
+    await make_account(control_plane, provider="kokoro", origin=control_plane.settings.allowed_origins[1])
     async with control_plane.client() as client:
         answer = await client.post("/accounts/eu/credential/test")
     assert (answer.status_code, answer.json()["reason"]) == (502, "provider_unreachable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_an_unset_workspace_sees_no_row_of_any_table(application: asyncpg.
             "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relrowsecurity"
         )
     ]
-    assert len(tables) == 18
+    assert len(tables) == 19
     for table in tables:
         assert await application.fetchval(f"SELECT count(*) FROM {table}") == 0, table
 
@@ -217,3 +218,31 @@ async def test_one_issuer_and_audience_belong_to_one_workspace(application: asyn
     await register("acme")
     with pytest.raises(asyncpg.UniqueViolationError):
         await register("globex")
+
+
+async def test_an_upgrade_from_the_first_revision_keeps_what_was_there(postgres_database: PostgresDatabase) -> None:
+    assert await upgrade(postgres_database.owner_url, APPLICATION_ROLE, "0001") == "0001"
+    connection = await asyncpg.connect(postgres_database.url)
+    await make_workspace(connection, "acme")
+    assert await upgrade(postgres_database.owner_url, APPLICATION_ROLE) == newest_revision()
+    async with connection.transaction():
+        await connection.execute("SELECT set_config('glottis.workspace', 'acme', true)")
+        assert [row["name"] for row in await connection.fetch("SELECT name FROM teams")] == ["voice"]
+        assert await connection.fetchval("SELECT count(*) FROM export_targets") == 0
+    await connection.close()
+
+
+async def test_an_upgrade_that_cannot_have_its_lock_gives_up_and_changes_nothing(
+    postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await upgrade(postgres_database.owner_url, APPLICATION_ROLE, "0001")
+    runner = importlib.import_module("migrations.postgres.upgrade")
+    monkeypatch.setattr(runner, "LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr(runner, "ATTEMPTS", 1)
+    connection = await asyncpg.connect(postgres_database.superuser_url)
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(MigrationFailed, match="A table stayed locked"):
+            await upgrade(postgres_database.owner_url, APPLICATION_ROLE)
+    await connection.close()
+    assert await current_revision(postgres_database.owner_url) == "0001"
