@@ -53,6 +53,9 @@ bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapsh
 bench-propagation: $(STAMP) ## from a commit to the last of 20 watchers, small and with 100,000 grants; OPTIONS="--changes 200"
 	@$(BIN)/python -m tests.bench.control_plane.propagation $(OPTIONS)
 
+bench-usage: $(STAMP) ## how many usage events the aggregator takes in, and how far behind it is; OPTIONS="--rate 2000 --seconds 60"
+	@$(BIN)/python -m tests.bench.usage.intake $(OPTIONS)
+
 bench-kokoro: $(STAMP) ## how soon Kokoro is heard, how fast it speaks, whether it is understood; OPTIONS="--runs 20"
 	@$(BIN)/python -m tests.bench.kokoro.speech $(OPTIONS)
 
@@ -62,4 +65,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo sdks fuzz bench bench-bookkeeping bench-propagation bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo sdks fuzz bench bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean

@@ -24,6 +24,8 @@ _log = structlog.get_logger()
 _MESSAGES_A_FETCH = 100
 _IDLE_SECONDS = 1.0
 _REBIND_SECONDS = 0.1
+_FORGOTTEN_AFTER_SECONDS = 3600
+"""the stream keeps a span until every consumer has it: an exporter that was taken out of service must not fill it up"""
 
 
 class Ticket:
@@ -68,6 +70,7 @@ class Intake:
                 SPANS_EXPORT_CONSUMER,
                 ack_wait_seconds=self._settings.ack_wait_seconds,
                 max_ack_pending=LARGEST_HELD + _MESSAGES_A_FETCH,
+                forgotten_after_seconds=_FORGOTTEN_AFTER_SECONDS,
             )
             self.is_bound = True
             try:

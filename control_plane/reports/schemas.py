@@ -12,8 +12,7 @@ from control_plane.reports.question import LONGEST_RANGE, QuestionRefused
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NOT_ERASED = (
-    "messages that JetStream keeps until their age limit",
-    "spans that were exported to OTLP receivers",
+    "spans that were exported to OTLP receivers, or are on their way there",
     "backups",
     "logs of gateways, which hold ids and no content",
 )

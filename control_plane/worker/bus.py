@@ -88,9 +88,19 @@ class Bus:
         await self.client.close()
 
     async def consume(
-        self, stream: str, consumer: str, *, ack_wait_seconds: float, max_ack_pending: int
+        self,
+        stream: str,
+        consumer: str,
+        *,
+        ack_wait_seconds: float,
+        max_ack_pending: int,
+        forgotten_after_seconds: float | None = None,
     ) -> JetStreamContext.PullSubscription:
-        """Return a durable pull consumer of the stream, made if it is not there; waits until the stream exists."""
+        """Return a durable pull consumer of the stream, made if it is not there; waits until the stream exists.
+
+        forgotten_after_seconds: the server drops the consumer, with what waits for it, once nobody has asked for so long;
+        None: never.
+        """
         config = ConsumerConfig(
             durable_name=consumer,
             deliver_policy=DeliverPolicy.ALL,
@@ -98,6 +108,7 @@ class Bus:
             ack_wait=ack_wait_seconds,
             max_deliver=-1,  # nothing is given up by the server: the reader sets aside what it cannot take
             max_ack_pending=max_ack_pending,
+            inactive_threshold=forgotten_after_seconds,
         )
         is_told = False
         while True:

@@ -16,7 +16,7 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
-from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StreamConfig
 
 from contracts import codec
 from contracts.events import Attribution, Span, SpanEvent, UsageEvent, batch_of
@@ -86,8 +86,12 @@ class TestBus:
     async def make(self) -> None:
         """Make the streams and the bucket."""
         streams = self.client.jetstream()
-        for name, subjects in ((USAGE_STREAM, USAGE_SUBJECTS), (SPANS_STREAM, SPANS_SUBJECTS)):
-            await streams.add_stream(StreamConfig(name=name, subjects=[subjects], discard=DiscardPolicy.NEW))
+        # As the control plane makes them, but for the spans: they would be gone if they came before their first reader.
+        for name, subjects, retention in (
+            (USAGE_STREAM, USAGE_SUBJECTS, RetentionPolicy.WORK_QUEUE),
+            (SPANS_STREAM, SPANS_SUBJECTS, RetentionPolicy.LIMITS),
+        ):
+            await streams.add_stream(StreamConfig(name=name, subjects=[subjects], retention=retention, discard=DiscardPolicy.NEW))
         await streams.create_key_value(KeyValueConfig(bucket=CONFIG_BUCKET, history=1))
 
     async def publish_prices(self, revision: int, *prices: Price) -> None:
