@@ -6,6 +6,7 @@ OTLP, `redirect` answers 302 (HTTP), `hang` answers nothing until it is changed.
 """
 
 import gzip
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+# Its handlers of fork() have been seen to hang a child between fork and exec: tests start processes beside this server.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import grpc  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
