@@ -18,6 +18,11 @@ if ! "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null; then
     fi
 fi
 
+if [ -L "$VENV" ]; then
+    # The editable install would be pointed at this checkout for everybody who shares the environment.
+    echo "$VENV is a link to another checkout's environment; nothing is installed into it. Remove the link first." >&2
+    exit 2
+fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 [ -x "$VENV/bin/uv" ] || "$VENV/bin/python" -m pip install --quiet --require-hashes -r requirements-uv.lock
 echo "Installing the locked packages (about 2 GB on disk the first time) ..."
