@@ -225,10 +225,14 @@ class Publisher:
         is_stale = self._clock() - self._signed_at > _FRESH_SECONDS
         if names != self._written or is_stale:
             missing = [name for name in names if name not in self._names]
-            await bus.put_all(CONFIG_BUCKET, [(chunk_key(name), chunks[name]) for name in missing])
+            # Neither needs the other; both are before the manifest.
+            revision, _ = await asyncio.gather(
+                self._next_revision(),
+                bus.put_all(CONFIG_BUCKET, [(chunk_key(name), chunks[name]) for name in missing]),
+            )
             self._names.update(missing)
             self._metrics.chunks.inc(len(missing))
-            await self._sign(bus, names)
+            await self._sign(bus, revision, names)
         if prices is not None:
             book = PriceBook(revision=self.revision, prices=prices)
             await bus.put_all(CONFIG_BUCKET, [(PRICES_KEY, codec.encode(book))])
@@ -268,10 +272,12 @@ class Publisher:
         if found is not None:
             self.revision = max(self.revision, _revision_of(found[0]))
 
-    async def _sign(self, bus: Bus, names: tuple[str, ...]) -> None:
+    async def _next_revision(self) -> int:
         async with self._database.publisher() as connection:
             # Above what the bucket has even if the database was restored from before.
-            revision = await reader.next_revision(connection, self.revision + 1)
+            return await reader.next_revision(connection, self.revision + 1)
+
+    async def _sign(self, bus: Bus, revision: int, names: tuple[str, ...]) -> None:
         now = self._clock()
         data = manifest.signed_over(revision, round(now * 1000), names, self._settings.manifest_key)
         self._manifest_sequence = await bus.put_manifest(data, self._manifest_sequence)
