@@ -49,7 +49,13 @@ class ControlPlane:
             ) from error
 
     def request(
-        self, method: str, path: str, query: Sequence[tuple[str, str]] = (), body: bytes | None = None, media_type: str = ""
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        media_type: str = "",
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> bytes:
         """Return the answer's body. Raises SetupError with the API's own sentence for a refusal, or if it is away."""
         headers = {"Authorization": f"Bearer {self.token.reveal().decode()}", "Accept": "*/*"}
@@ -57,7 +63,7 @@ class ControlPlane:
             headers["Content-Type"] = media_type or "application/json"
         address = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            with urlopen(Request(address, data=body, headers=headers, method=method), timeout=_TIMEOUT_SECONDS) as answer:
+            with urlopen(Request(address, data=body, headers=headers, method=method), timeout=timeout_seconds) as answer:
                 data: bytes = answer.read()
                 return data
         except HTTPError as error:
@@ -65,9 +71,17 @@ class ControlPlane:
         except (URLError, OSError) as error:
             raise SetupError(f"The control plane at {self.url} does not answer.", "Start it, or correct the address.") from error
 
-    def json(self, method: str, path: str, query: Sequence[tuple[str, str]] = (), body: Any = None) -> Any:
+    def json(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: Any = None,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+    ) -> Any:
         """Return the answer's JSON (Any: it is JSON). Raises SetupError."""
-        data = self.request(method, path, query, None if body is None else json.dumps(body).encode())
+        encoded = None if body is None else json.dumps(body).encode()
+        data = self.request(method, path, query, encoded, timeout_seconds=timeout_seconds)
         return json.loads(data) if data else None
 
     def items(self, path: str, query: Sequence[tuple[str, str]] = ()) -> list[Any]:

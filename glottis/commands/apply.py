@@ -29,6 +29,8 @@ _FILE = click.option(
 _DATA_DIR = click.option(
     "--data-dir", type=click.Path(path_type=Path), default=DEFAULT_DATA_DIR, help="Folder of a running `glottis up`."
 )
+# 100,000 collaborators take a minute on a busy machine.
+_LONGEST_SECONDS = 900
 _MARKS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
 
 
@@ -54,7 +56,7 @@ def apply(path: Path, dry_run: bool, diff: bool, prune: bool, as_json: bool, dat
         "prune": prune,
         "dry_run": dry_run or diff,
     }
-    answer = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/apply", body=body)
+    answer = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/apply", body=body, timeout_seconds=_LONGEST_SECONDS)
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
