@@ -40,7 +40,7 @@ def decode(data: bytes | memoryview, shape: type[T]) -> T:
         value: T = decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise Undecodable(f"not a {getattr(shape, '__name__', shape)}") from error
-    newest = getattr(shape, "SCHEMA", None)
+    newest = getattr(type(value), "SCHEMA", None)  # shape may be a union
     if newest is not None and getattr(value, "schema", newest) > newest:
         raise UnsupportedSchema(f"{getattr(shape, '__name__', shape)} schema {value.schema}, newest known is {newest}")  # type: ignore[attr-defined]
     return value

@@ -4,12 +4,12 @@ Usage events are **deltas**: adding up the `units` of all events of one `key`, e
 an exchange (or of one context on a multiplexed socket). `id` is `<key>:<seq>`, so that any number of deliveries of an
 event is one. No field ever holds a caller's text, token or credential. Units are integers in their unit's own measure.
 
-A message on the bus carries one event or an array of them (`usage_events`, `span_events`): gateways publish arrays, because
-a message costs more than ten times what an event in it costs.
+A message on the bus carries one event or an array of them (`usage_events`): gateways publish arrays, because a message costs
+more than ten times what an event in it costs. What gateways tell of spans is flatter still: read `contracts.exchanges` next.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -127,9 +127,6 @@ class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     spool_bytes: int = 0
 
 
-_Event = TypeVar("_Event", UsageEvent, SpanEvent)
-
-
 def batch_of(encoded_events: Iterable[bytes | memoryview]) -> bytes:
     """Return the message that carries these encoded events; they are not read again, only framed as an array."""
     events = list(encoded_events)
@@ -139,12 +136,7 @@ def batch_of(encoded_events: Iterable[bytes | memoryview]) -> bytes:
 
 def usage_events(message: bytes) -> tuple[UsageEvent, ...]:
     """Return the usage events that a message carries. Raises codec.Undecodable, codec.UnsupportedSchema."""
-    return _events_in(message, UsageEvent)
-
-
-def span_events(message: bytes) -> tuple[SpanEvent, ...]:
-    """Return the span events that a message carries. Raises codec.Undecodable, codec.UnsupportedSchema."""
-    return _events_in(message, SpanEvent)
+    return tuple(codec.decode(event, UsageEvent) for event in encoded_events(message))
 
 
 def encoded_events(message: bytes) -> tuple[bytes | memoryview, ...]:
@@ -155,7 +147,3 @@ def encoded_events(message: bytes) -> tuple[bytes | memoryview, ...]:
     if message[:1] != b"\xdd":
         return (message,)
     return tuple(memoryview(event) for event in codec.decode(message, tuple[msgspec.Raw, ...]))
-
-
-def _events_in(message: bytes, shape: type[_Event]) -> tuple[_Event, ...]:
-    return tuple(codec.decode(event, shape) for event in encoded_events(message))

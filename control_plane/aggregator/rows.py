@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from contracts import codec
 from contracts.events import Span, SpanEvent, UsageEvent, encoded_events
+from contracts.exchanges import span_event
 from control_plane.aggregator.pricing import PriceIndex
 from control_plane.aggregator.slots import slot_of
 
@@ -53,12 +54,12 @@ class Part(Generic[E]):
 
 def usage_parts(message: bytes, now_ms: int) -> list[Part[UsageEvent]]:
     """Return what a message carries, each event judged alone: a bad one does not cost the others."""
-    return _parts(message, UsageEvent, lambda event: _is_countable_usage(event, now_ms))
+    return _parts(message, _usage_event, lambda event: _is_countable_usage(event, now_ms))
 
 
 def span_parts(message: bytes, now_ms: int) -> list[Part[SpanEvent]]:
     """Return what a message carries, each event judged alone."""
-    return _parts(message, SpanEvent, lambda event: _is_countable_span_event(event, now_ms))
+    return _parts(message, span_event, lambda event: _is_countable_span_event(event, now_ms))
 
 
 def usage_row(event: UsageEvent, prices: PriceIndex) -> Row:
@@ -107,8 +108,12 @@ def _attribute(value: str | int | float | bool) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _parts(message: bytes, shape: type[E], is_countable: Callable[[E], bool]) -> list[Part[E]]:
-    return [_part(place, payload, shape, is_countable) for place, payload in enumerate(_payloads(message))]
+def _usage_event(payload: bytes) -> UsageEvent:
+    return codec.decode(payload, UsageEvent)
+
+
+def _parts(message: bytes, decoded: Callable[[bytes], E], is_countable: Callable[[E], bool]) -> list[Part[E]]:
+    return [_part(place, payload, decoded, is_countable) for place, payload in enumerate(_payloads(message))]
 
 
 def _payloads(message: bytes) -> list[bytes]:
@@ -118,9 +123,9 @@ def _payloads(message: bytes) -> list[bytes]:
         return [message]
 
 
-def _part(place: int, payload: bytes, shape: type[E], is_countable: Callable[[E], bool]) -> Part[E]:
+def _part(place: int, payload: bytes, decoded: Callable[[bytes], E], is_countable: Callable[[E], bool]) -> Part[E]:
     try:
-        event = codec.decode(payload, shape)
+        event = decoded(payload)
     except codec.UnsupportedSchema:
         return Part(place, payload, None, "unsupported_schema")
     except codec.Undecodable:

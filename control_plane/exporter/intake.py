@@ -12,6 +12,7 @@ from nats.js.client import JetStreamContext
 
 from contracts import codec
 from contracts.events import SpanEvent, encoded_events
+from contracts.exchanges import span_event
 from contracts.subjects import SPANS_EXPORT_CONSUMER, SPANS_STREAM
 from control_plane.exporter.lanes import LARGEST_HELD, Lanes
 from control_plane.exporter.metrics import Metrics
@@ -133,7 +134,7 @@ class Intake:
             payloads = (data,)
         for payload in payloads:
             try:
-                event = codec.decode(payload, SpanEvent)
+                event = span_event(payload)
             except codec.Undecodable:
                 self._metrics.undecodable.inc()
                 continue

@@ -4,7 +4,6 @@ Its methods are called on the event loop in the middle of exchanges, so they nei
 counted. The transcript is hashed here and goes no further. Read next: `gateway.telemetry.spool`, the sink of a pod.
 """
 
-import hashlib
 import hmac
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ from contracts.events import UsageEvent
 from contracts.secret import Secret
 from gateway.telemetry.logs import Fields
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.spans import SpanMaker, context_span
+from gateway.telemetry.spans import SpanRecords
 from gateway.telemetry.spool import Sink
 from gateway.telemetry.trace import context_of, is_sampled
 from policy.usage import Settled, SettledContext, Tally
@@ -47,8 +46,7 @@ class Recorder:
         log: Callable[[str, Fields], None] | None = None,
     ) -> None:
         self._sink = sink
-        self._pod = pod
-        self._spans = SpanMaker(pod)
+        self._spans = SpanRecords(pod)
         self._metrics = metrics
         self._transcript_key = transcript_key
         self._sampling = sampling
@@ -93,7 +91,7 @@ class Recorder:
         trace = context_of(settled.traceparent, settled.tracestate, settled.request_id)
         transcript_hash = self._hash(workspace, settled.transcript)
         if self._is_sampled(workspace, trace.trace_id, settled.ended_at):
-            self._sink.offer_spans(self._spans.spans_of(settled, trace, transcript_hash))
+            self._sink.offer_spans(workspace, self._spans.of_exchange(settled, trace, transcript_hash))
         self._measure(settled)
         self._tell(settled, trace.trace_id)
 
@@ -104,7 +102,7 @@ class Recorder:
         workspace, provider = tally.to.workspace, tally.to.provider
         if self._is_sampled(workspace, trace.trace_id, context.ended_at):
             transcript_hash = self._hash(workspace, context.transcript)
-            self._sink.offer_spans(context_span(context, self._pod, trace, transcript_hash))
+            self._sink.offer_spans(workspace, self._spans.of_context(context, trace, transcript_hash))
         metrics, kind = self._metrics, (provider, tally.to.operation)
         metrics.contexts.add((provider, context.outcome))
         if context.first_audio_at:
@@ -118,7 +116,7 @@ class Recorder:
         key = self._transcript_key(workspace)
         if key is None:
             return ""
-        return hmac.digest(key.reveal(), transcript.encode(errors="surrogatepass"), hashlib.sha256).hex()
+        return hmac.digest(key.reveal(), transcript.encode(errors="surrogatepass"), "sha256").hex()
 
     def _is_sampled(self, workspace: str, trace_id: str, now: float) -> bool:
         if workspace:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from contracts import codec
-from contracts.events import SpanEvent, UsageEvent
+from contracts.events import UsageEvent
 from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
 from policy.journal import Journal
 
@@ -37,7 +37,7 @@ class Sink(Protocol):
 
     def offer_usage(self, event: UsageEvent, /) -> bool: ...
 
-    def offer_spans(self, event: SpanEvent, /) -> bool: ...
+    def offer_spans(self, workspace: str, encoded: bytes, /) -> bool: ...
 
 
 class Unkept:
@@ -47,7 +47,7 @@ class Unkept:
         """Keep nothing."""
         return True
 
-    def offer_spans(self, _: SpanEvent) -> bool:
+    def offer_spans(self, _: str, __: bytes) -> bool:
         """Keep nothing."""
         return True
 
@@ -203,10 +203,9 @@ class Spool:
             return True
         return self._dropped(Kind.USAGE)
 
-    def offer_spans(self, event: SpanEvent) -> bool:
-        """Write a span event; False if it would take the last quarter, which is kept for what costs money."""
-        payload = _payload(event.workspace, codec.encode(event))
-        if self._own.ring.append(Kind.SPANS, payload, self._spans_reserve) is not None:
+    def offer_spans(self, workspace: str, encoded: bytes) -> bool:
+        """Write an encoded record or span event; False if it would take the last quarter, which is kept for what costs money."""
+        if self._own.ring.append(Kind.SPANS, _payload(workspace, encoded), self._spans_reserve) is not None:
             if self.on_offer is not None:
                 self._wake()
             return True

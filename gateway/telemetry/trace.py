@@ -30,11 +30,6 @@ def context_of(traceparent: bytes | None, tracestate: bytes, request_id: str) ->
     return TraceContext(request_id.replace("-", ""), "", "")
 
 
-def span_number(request_id: str) -> int:
-    """Return the id of an exchange's first span as a number: the random half of its id. Others change its last bits."""
-    return int(request_id[19:23] + request_id[24:36], 16)
-
-
 def is_sampled(trace_id: str, share: float) -> bool:
     """Tell whether a trace is among the `share` (0 to 1) that is kept: the same answer on every pod, for all its exchanges."""
     return share >= 1.0 or int(trace_id[18:], 16) < int(share * (1 << 56))

@@ -144,7 +144,7 @@ def test_a_clean_end_with_nothing_waiting_leaves_no_file(tmp_path: Path) -> None
 def test_a_full_spool_drops_and_counts_and_keeps_room_for_usage(tmp_path: Path) -> None:
     dropped: list[Kind] = []
     spool = Spool.open(tmp_path, CAPACITY, "one", dropped.append)
-    while spool.offer_spans(span_event(1)):
+    while spool.offer_spans("acme", codec.encode(span_event(1))):
         pass
 
     admitted(spool, "r1")

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from contracts import codec, subjects
-from contracts.events import PodStatus, span_events
+from contracts.events import PodStatus
+from contracts.exchanges import span_events
 from contracts.revocations import Revocation
 from glottis.embedded.nats import Nats
 from tests.doubles.cartesia import WAV, CartesiaDouble

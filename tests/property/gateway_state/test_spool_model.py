@@ -87,7 +87,8 @@ class SpoolModel(RuleBasedStateMachine):
     @rule(size=st.integers(0, 3000))
     def offer_spans(self, size: int) -> None:
         span = Span(span_id="1", name="x" * size, start_ns=1, end_ns=2)
-        self.spool.offer_spans(SpanEvent(id="1", workspace="w1", pod="pod-1", trace_id="1", spans=(span,)))
+        event = SpanEvent(id="1", workspace="w1", pod="pod-1", trace_id="1", spans=(span,))
+        self.spool.offer_spans("w1", codec.encode(event))
 
     @rule(count=st.integers(1, 200))
     def publish_some(self, count: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from contracts.exchanges import span_event
 from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer
 from gateway.telemetry.metrics import Metrics
@@ -59,7 +60,9 @@ class Kept:
         self.usage.append(event)
         return True
 
-    def offer_spans(self, event: SpanEvent, /) -> bool:
+    def offer_spans(self, workspace: str, encoded: bytes, /) -> bool:
+        event = span_event(encoded)
+        assert event.workspace == workspace
         self.spans.append(event)
         return True
 

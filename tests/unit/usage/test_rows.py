@@ -5,9 +5,11 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from contracts import codec
 from contracts.events import Span, SpanEvent, batch_of
+from contracts.exchanges import ExchangeRecord, Who
 from contracts.prices import PriceBook
 from control_plane.aggregator import rows
 from control_plane.aggregator.pricing import PriceIndex
@@ -112,3 +114,57 @@ def test_the_attributes_of_a_span_are_kept_as_text() -> None:
     assert named["attributes"] == {"a": "x", "b": "1", "c": "0.5", "d": "true"}
     assert (named["hour"], named["start"], named["duration_ns"]) == (datetime(2026, 11, 29, 10, tzinfo=UTC), start, 5)
     assert (named["request_id"], named["trace_id"], named["span_id"]) == ("r1", "ff", "0a")
+
+
+def test_a_gateways_record_becomes_a_row_for_each_of_its_spans() -> None:
+    record = ExchangeRecord(
+        id="0192f3a0-1234-7abc-8def-0123456789ab",
+        pod="pod-1",
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+        parent_id="",
+        trace_state="",
+        who=Who(workspace="acme", endpoint="tts.bytes", path="/tts/bytes", account="a1"),
+        method="POST",
+        is_websocket=False,
+        started_at=AT_MS / 1000,
+        ended_at=AT_MS / 1000 + 1,
+        outcome="completed",
+        reason="",
+        fault_phase="",
+        anything_sent=True,
+        status=200,
+        upstream_status=200,
+        upstream_request_id="",
+        peer="",
+        credential_asked_at=0.0,
+        credential_opened_at=0.0,
+        dial_started_at=0.0,
+        dialled_at=0.0,
+        sent_at=AT_MS / 1000,
+        request_ended_at=0.0,
+        first_byte_at=0.0,
+        first_audio_at=0.0,
+        largest_audio_gap=0.0,
+        bytes_from_client=0,
+        bytes_to_client=0,
+        messages_from_client=0,
+        messages_to_client=0,
+        contexts=0,
+        contexts_refused=0,
+        voice="",
+        characters=0,
+        transcript_hash="",
+        closed_by="",
+        close_code=0,
+        metadata={},
+        usage={},
+    )
+
+    good, bad = rows.span_parts(batch_of([codec.encode(record), codec.encode(replace(record, id="no id"))]), AT_MS)
+
+    assert good.event is not None
+    assert [(row[0], row[7], row[8]) for row in rows.span_rows(good.event)] == [
+        ("acme", "POST /tts/bytes", "server"),
+        ("acme", "POST /tts/bytes", "client"),
+    ]
+    assert (bad.event, bad.reason) == (None, "undecodable")
