@@ -100,8 +100,14 @@ def _refusal(status: int, body: bytes) -> SetupError:
     """Turn problem details (RFC 9457) into the two sentences of a SetupError."""
     try:
         problem = json.loads(body)
-        sentences = [str(mistake["sentence"]) for mistake in problem.get("errors", []) if "sentence" in mistake]
+        sentences = [_named(mistake) for mistake in problem.get("errors", []) if "sentence" in mistake]
         what = " ".join(sentences) or str(problem["detail"])
         return SetupError(what, f"{problem['help']} (request {problem['request_id']})")
     except (ValueError, KeyError, TypeError, AttributeError):
         return SetupError(f"The control plane answered with status {status}.", "See its log.")
+
+
+def _named(mistake: dict[str, str]) -> str:
+    # "Input should be greater than 60" alone leaves open which input; many sentences name theirs already.
+    field, sentence = str(mistake.get("field", "")), str(mistake["sentence"])
+    return sentence if not field or field in sentence else f"{field}: {sentence}"
