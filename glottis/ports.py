@@ -1,14 +1,25 @@
-"""The ports of `glottis up`: fixed by default, so that a client's settings stay right; all loopback."""
+"""The ports of `glottis up`: fixed by default, so that a client's settings stay right; all loopback.
+
+A data folder keeps the ports of its first start in `ports.json`. Tokens that were given out name the control plane's
+address as their issuer, and the Kokoro account names Kokoro's, so a later start on other ports would break every call:
+only the gateway's public ports may move.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Final
 
 from glottis.errors import SetupError
+from glottis.keys import write_private
 
 HOST: Final = "127.0.0.1"
+# Named by callers alone: nothing that is stored names them.
+_PUBLIC: Final = ("http", "https")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +46,71 @@ class Ports:
         return cls(**{name: base + offset for offset, name in enumerate(names)})
 
     def with_public(self, http: int | None, https: int | None) -> Ports:
-        """Return these ports with the gateway's public ones replaced where they are named."""
-        return replace(self, http=http or self.http, https=https or self.https)
+        """Return these ports with the gateway's public ones replaced where they are named.
 
-    def ensure_free(self) -> None:
-        """Raise SetupError naming every port that another program listens on."""
-        taken = [f"{getattr(self, field.name)} ({field.name})" for field in fields(self) if _is_taken(getattr(self, field.name))]
-        if taken:
-            raise SetupError(
-                f"In use by another program on {HOST}: port {', '.join(taken)}.",
-                "Stop that program, or let Glottis use others: --port-base 20000",
+        Raises SetupError if two listeners would have the same one.
+        """
+        found = replace(self, http=http or self.http, https=https or self.https)
+        counts = Counter(asdict(found).values())
+        if doubled := [f"{port} ({name})" for name, port in asdict(found).items() if counts[port] > 1]:
+            raise SetupError(f"Two listeners cannot share a port: {', '.join(doubled)}.", "Name another port for one of them.")
+        return found
+
+    def ensure_free(self, *, are_kept: bool) -> None:
+        """Raise SetupError naming every port that another program listens on. are_kept: the data folder is tied to them."""
+        taken = {name: port for name, port in asdict(self).items() if _is_taken(port)}
+        if not taken:
+            return
+        if not are_kept:
+            to_do = "Stop that program, or let Glottis use others: --port-base 20000"
+        elif taken.keys() <= set(_PUBLIC):
+            to_do = "Stop that program, or move the gateway: " + " ".join(f"--{name}-port PORT" for name in taken)
+        else:
+            to_do = (
+                "Stop that program: this data folder keeps the ports of its first start. To use others, name another --data-dir."
             )
+        named = ", ".join(f"{port} ({name})" for name, port in taken.items())
+        raise SetupError(f"In use by another program on {HOST}: port {named}.", to_do)
+
+
+def kept_ports(data_folder: Path) -> Ports | None:
+    """Return the ports that earlier starts used, None in a new folder. Raises SetupError if the file is damaged."""
+    file = _file(data_folder)
+    try:
+        return Ports(**{name: int(port) for name, port in json.loads(file.read_bytes()).items()})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as fault:
+        raise SetupError(f"Cannot read {file}: {fault.strerror}.", "Run as the user that made the data folder.") from fault
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SetupError(f"{file} cannot be read as ports.", "Restore it from a backup.") from error
+
+
+def keep_ports(data_folder: Path, ports: Ports) -> None:
+    """Remember the ports for later starts."""
+    if kept_ports(data_folder) != ports:
+        write_private(_file(data_folder), json.dumps(asdict(ports), indent=2).encode() + b"\n")
+
+
+def chosen_ports(data_folder: Path, port_base: int | None, http_port: int | None, https_port: int | None) -> Ports:
+    """Return the ports that the options ask for: of what they leave open, the kept ones, else the defaults.
+
+    Raises SetupError for a base without room, a port named twice, or ports that the folder cannot be moved to.
+    """
+    kept = kept_ports(data_folder)
+    ports = (kept or Ports()) if port_base is None else Ports.from_base(port_base)
+    ports = ports.with_public(http=http_port, https=https_port)
+    if kept is not None and ports != replace(kept, http=ports.http, https=ports.https):
+        listed = ", ".join(f"{name} {port}" for name, port in asdict(kept).items())
+        raise SetupError(
+            f"{data_folder} keeps the ports of its first start ({listed}): its tokens and its Kokoro account name them.",
+            "Leave --port-base out (--http-port and --https-port may change), or name another --data-dir.",
+        )
+    return ports
+
+
+def _file(data_folder: Path) -> Path:
+    return data_folder / "ports.json"
 
 
 def _is_taken(port: int) -> bool:

@@ -41,12 +41,6 @@ def stack_options(command: _Command) -> _Command:
     return command
 
 
-def chosen_ports(port_base: int | None, http_port: int | None, https_port: int | None) -> Ports:
-    """Return the ports that the options ask for. Raises SetupError for a base without room."""
-    ports = Ports() if port_base is None else Ports.from_base(port_base)
-    return ports.with_public(http=http_port, https=https_port)
-
-
 def run_stack(
     data_dir: Path,
     ports: Ports,

@@ -22,7 +22,7 @@ from glottis.embedded.nats import Nats, NatsUser
 from glottis.embedded.postgres import Postgres
 from glottis.errors import SetupError
 from glottis.keys import Keys, ensure_keys, nats_public_key, read
-from glottis.ports import HOST, Ports
+from glottis.ports import HOST, Ports, keep_ports, kept_ports
 from glottis.processes import Command, unprivileged_identity
 
 NATS_ACCOUNT: Final = "GLOTTIS"
@@ -105,7 +105,7 @@ def prepare_stack(
 
     The caller holds the folder's lock. Raises SetupError for whatever is not as it must be: packages, ports, space.
     """
-    ports.ensure_free()
+    ports.ensure_free(are_kept=kept_ports(folder) is not None)
     identity = unprivileged_identity()
     programs = postgres.locate_programs(identity)
     nats_program = nats.locate_program()
@@ -117,6 +117,7 @@ def prepare_stack(
                 "Free some space, or name a folder on another disk with --data-dir.",
             )
     keys = ensure_keys(folder)
+    keep_ports(folder, ports)
     environment = passed_on(environ)
     return Stack(
         folder=folder,

@@ -18,7 +18,8 @@ from contracts.secret import Secret
 from glottis.console import Console
 from glottis.errors import SetupError
 from glottis.first_run import control_plane, ensure_caller_token
-from glottis.running import chosen_ports, run_stack, stack_options
+from glottis.ports import chosen_ports
+from glottis.running import run_stack, stack_options
 from glottis.stack import Stack
 from glottis.welcome import base_url, welcome
 from kokoro_backend.agent_demo import agent
@@ -90,7 +91,7 @@ def demo(
             console.say("Ctrl-C stops everything.")
             await asyncio.Event().wait()
 
-    run_stack(data_dir, chosen_ports(port_base, http_port, https_port), speak, shows_output=False)
+    run_stack(data_dir, chosen_ports(data_dir.resolve(), port_base, http_port, https_port), speak, shows_output=False)
 
 
 demo.add_command(agent)

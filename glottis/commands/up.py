@@ -10,7 +10,8 @@ import click
 
 from glottis.console import Console
 from glottis.first_run import ensure_caller_token
-from glottis.running import chosen_ports, run_stack, stack_options
+from glottis.ports import chosen_ports
+from glottis.running import run_stack, stack_options
 from glottis.stack import Stack
 from glottis.welcome import welcome
 
@@ -23,7 +24,7 @@ def up(data_dir: Path, port_base: int | None, http_port: int | None, https_port:
 
     Listens on loopback only. Keeps its state in --data-dir; a restart finds everything again.
     """
-    run_stack(data_dir, chosen_ports(port_base, http_port, https_port), _stay, shows_output=not quiet)
+    run_stack(data_dir, chosen_ports(data_dir.resolve(), port_base, http_port, https_port), _stay, shows_output=not quiet)
 
 
 async def _stay(stack: Stack, console: Console) -> None:

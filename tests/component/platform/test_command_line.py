@@ -83,6 +83,27 @@ def test_a_port_in_use_is_told_before_anything_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "keys").exists()
 
 
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_one_port_for_http_and_https_is_told_before_anything_is_made(tmp_path: Path, command: str) -> None:
+    ended = glottis(command, "--data-dir", "data", "--http-port", "26001", "--https-port", "26001", folder=tmp_path)
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == "glottis: Two listeners cannot share a port: 26001 (http), 26001 (https)."
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_a_folder_that_was_started_on_other_ports_is_refused(tmp_path: Path, command: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ports.json").write_text("{}")
+
+    ended = glottis(command, "--data-dir", "data", "--port-base", "26000", folder=tmp_path)
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"glottis: {tmp_path / 'data'} keeps the ports of its first start (http 8080, https 8443, ")
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

@@ -153,6 +153,7 @@ def test_a_stack_that_was_killed_leaves_no_process_and_starts_again_with_everyth
 def test_a_second_up_on_the_same_folder_is_refused(stack: RunningStack) -> None:
     with stack_in_a_folder() as second:
         second.folder.joinpath("data").symlink_to(stack.data)
+        second.ports = stack.ports
         second.start("up")
 
         assert second.wait(60) == 2

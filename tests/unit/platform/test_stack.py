@@ -6,6 +6,7 @@ import datetime
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from glottis.errors import SetupError
 from glottis.first_run import note_workspace_applied
 from glottis.lock import lock_on
 from glottis.parts import parts
-from glottis.ports import Ports
+from glottis.ports import Ports, chosen_ports, kept_ports
 from glottis.processes import Command, Identity
 from glottis.stack import Stack, passed_on, prepare_stack
 
@@ -150,14 +151,83 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_port_in_use_is_named_with_its_purpose_and_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("taken", "are_kept", "to_do"),
+    [
+        ("http", False, "Stop that program, or let Glottis use others: --port-base 20000"),
+        ("https", True, "Stop that program, or move the gateway: --https-port PORT"),
+        (
+            "kokoro",
+            True,
+            "Stop that program: this data folder keeps the ports of its first start. To use others, name another --data-dir.",
+        ),
+    ],
+)
+def test_a_port_in_use_is_named_with_its_purpose_and_the_way_out(taken: str, are_kept: bool, to_do: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SetupError) as refusal:
-            Ports.from_base(24600).with_public(http=port, https=None).ensure_free()
+            replace(Ports.from_base(24600), **{taken: port}).ensure_free(are_kept=are_kept)
 
-    assert refusal.value.what == f"In use by another program on 127.0.0.1: port {port} (http)."
-    assert "--port-base" in refusal.value.to_do
+    assert refusal.value.what == f"In use by another program on 127.0.0.1: port {port} ({taken})."
+    assert refusal.value.to_do == to_do
+
+
+def test_a_new_folder_takes_the_ports_that_the_options_name(tmp_path: Path) -> None:
+    assert chosen_ports(tmp_path, None, None, None) == Ports()
+    assert chosen_ports(tmp_path, 25000, None, 26000) == replace(Ports.from_base(25000), https=26000)
+
+
+def test_a_later_start_without_options_uses_the_ports_of_the_first(tmp_path: Path) -> None:
+    prepared(tmp_path)
+
+    assert chosen_ports(tmp_path, None, None, None) == Ports.from_base(24500)
+    assert chosen_ports(tmp_path, 24500, None, None) == Ports.from_base(24500)
+
+
+@pytest.mark.parametrize("base", [25000, 24502])
+def test_a_start_on_other_ports_than_the_first_is_refused_with_the_kept_ones(tmp_path: Path, base: int) -> None:
+    prepared(tmp_path)
+
+    with pytest.raises(SetupError) as refusal:
+        chosen_ports(tmp_path, base, None, None)
+
+    assert refusal.value.what == (
+        f"{tmp_path} keeps the ports of its first start (http 24500, https 24501, control_plane 24502, gateway_admin 24503, "
+        "aggregator 24504, exporter 24505, kokoro 24506, nats 24507, postgres 24508, clickhouse 24509): "
+        "its tokens and its Kokoro account name them."
+    )
+    assert refusal.value.to_do == ("Leave --port-base out (--http-port and --https-port may change), or name another --data-dir.")
+
+
+def test_the_gateways_public_ports_may_move_and_are_remembered(tmp_path: Path) -> None:
+    prepared(tmp_path)
+
+    moved = chosen_ports(tmp_path, None, 24600, None)
+    prepare_stack(tmp_path, moved, {"PATH": "/usr/bin"}, NOW, lambda _: 10 * GIB)
+
+    assert moved == replace(Ports.from_base(24500), http=24600)
+    assert kept_ports(tmp_path) == moved
+
+
+def test_damaged_ports_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text('{"http": "eighty"}')
+
+    with pytest.raises(SetupError) as refusal:
+        chosen_ports(tmp_path, None, None, None)
+
+    assert refusal.value.what == f"{tmp_path}/ports.json cannot be read as ports."
+
+
+@pytest.mark.parametrize(
+    ("http", "https", "named"),
+    [(9000, 9000, "9000 (http), 9000 (https)"), (8090, None, "8090 (http), 8090 (control_plane)")],
+)
+def test_one_port_for_two_listeners_is_refused(tmp_path: Path, http: int, https: int | None, named: str) -> None:
+    with pytest.raises(SetupError) as refusal:
+        chosen_ports(tmp_path, None, http, https)
+
+    assert refusal.value.what == f"Two listeners cannot share a port: {named}."
 
 
 def test_a_port_base_counts_up_in_the_documented_order() -> None:
