@@ -18,7 +18,7 @@ def refusing(errors: list[dict[str, str]]) -> Iterator[ControlPlane]:
     problem = {"detail": "The request is not valid", "help": "Correct it.", "request_id": "r-1", "errors": errors}
 
     class Refuses(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802  (the name is http.server's)
+        def do_GET(self) -> None:
             body = json.dumps(problem).encode()
             self.send_response(422)
             self.send_header("Content-Length", str(len(body)))
