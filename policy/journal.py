@@ -82,7 +82,12 @@ class Journal:
     def restore(self, carried: UsageEvent, position: int) -> None:
         """Take an event that `OpenKey.carried` made in place of all that is known of its key."""
         self._open.pop(carried.key, None)
-        self._open[carried.key] = (carried, position)
+        self._open[carried.key] = OpenKey(carried, position)
+
+    def only_event(self, key: str) -> tuple[UsageEvent, int] | None:
+        """Return the one event that an open key has so far, and its position; None if it has others, or is not open."""
+        known = self._open.get(key)
+        return None if isinstance(known, OpenKey) else known
 
     def oldest(self) -> OpenKey | None:
         """Return the open key with the lowest position; None if all are closed."""

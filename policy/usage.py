@@ -112,6 +112,27 @@ class Tally:
         )
 
 
+def joined(first: UsageEvent, final: UsageEvent) -> UsageEvent:
+    """Return the final event that says what a key's first event and its final one say together."""
+    units = dict(first.units)
+    for unit, quantity in final.units.items():
+        units[unit] = units.get(unit, 0) + quantity
+    return UsageEvent(
+        id=final.id,
+        key=final.key,
+        seq=final.seq,
+        is_final=True,
+        at_ms=final.at_ms,
+        pod=final.pod,
+        to=final.to,
+        units={unit: quantity for unit, quantity in units.items() if quantity},
+        totals=final.totals,
+        provider_units=final.provider_units,
+        outcome=final.outcome,
+        metadata=final.metadata,
+    )
+
+
 @dataclass(init=False)
 class Settled:
     """One exchange, from its admission to its end: an HTTP request, or a WebSocket session with its handshake.

@@ -14,7 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -183,15 +183,29 @@ class Ring:
         found, length, checksum, kind, mark = _HEAD.unpack_from(memory, offset)
         if found != position or mark != _COMMITTED or length > self.capacity - _HEAD_BYTES:
             return None
-        start = offset + _HEAD_BYTES
-        room = self.capacity + _HEADER_BYTES - start
-        if length <= room:
-            payload = memory[start : start + length]
-        else:
-            payload = memory[start : start + room] + memory[_HEADER_BYTES : _HEADER_BYTES + length - room]
+        payload = self._payload(offset + _HEAD_BYTES, length)
         if _checksum(payload, position, length, kind) != checksum:
             return None
         return Record(position, position + ((_HEAD_BYTES + length + 31) & ~31), kind, payload)
+
+    def stretch(self, position: int, most: int, but_kind: int, but_at: Container[int]) -> list[Record]:
+        """Return up to so many records from this position on, but those of one kind and those at some positions.
+
+        They are not proven again: they were written by this process, or read once since it took the ring up.
+        """
+        memory, capacity, head = self._memory, self.capacity, self.head
+        limit = capacity + _HEADER_BYTES
+        found: list[Record] = []
+        while position < head and len(found) < most:
+            offset = position % capacity + _HEADER_BYTES
+            _, length, _, kind, _ = _HEAD.unpack_from(memory, offset)
+            end = position + ((_HEAD_BYTES + length + 31) & ~31)
+            if kind != but_kind and position not in but_at:
+                start = offset + _HEAD_BYTES
+                payload = memory[start : start + length] if start + length <= limit else self._payload(start, length)
+                found.append(Record(position, end, kind, payload))
+            position = end
+        return found
 
     def records(self, position: int) -> Iterator[Record]:
         """Yield the records from this position to the newest."""
@@ -216,6 +230,13 @@ class Ring:
             self.path.unlink(missing_ok=True)
         self._memory.close()
         os.close(self._descriptor)
+
+    def _payload(self, start: int, length: int) -> bytes:
+        memory = self._memory
+        room = self.capacity + _HEADER_BYTES - start
+        if length <= room:
+            return memory[start : start + length]
+        return memory[start : start + room] + memory[_HEADER_BYTES : _HEADER_BYTES + length - room]
 
     def _read_marks(self) -> None:
         for offset in _MARKS_OFFSETS:

@@ -2,7 +2,8 @@
 
 `Spool` is what the recorder writes to. It holds one ring file of its own and, until they are empty, the rings that dead
 predecessors left in the same folder; keys that these left open are settled as `gateway_lost`. Admission is an ordinary
-delta written before the text's bytes leave: the ring keeps every key open until its final event, however long that takes.
+delta written before the text's bytes leave: the ring keeps every key open until its final event, however long that takes. If
+that comes before a publisher took the admission, it says both, and the admission stays unpublished (docs/adr/0066).
 Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.journal` for what is open.
 """
 
@@ -17,10 +18,13 @@ from contracts import codec
 from contracts.events import UsageEvent
 from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
 from policy.journal import Journal
+from policy.usage import joined
 
 _log = structlog.get_logger("gateway.telemetry.spool")
 
 _SUFFIX = ".spool"
+_JOINED_WITHIN_MS = 1000
+"""what was measured longer before the final event keeps its own time, which decides its price and its hour"""
 
 
 class Kind(IntEnum):
@@ -30,6 +34,8 @@ class Kind(IntEnum):
     SPANS = 2
     CARRIED = 3
     """an open key's totals so far, written anew so that its old records can go; never published"""
+    WHOLE = 4
+    """a final usage event that says what its key's earlier record says as well; that one is not published any more"""
 
 
 class Sink(Protocol):
@@ -69,6 +75,10 @@ class SpooledRing:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.journal = Journal()
+        self._taken = ring.published
+        """records before this position may have been published: they count as they are"""
+        self._said: set[int] = set()
+        """positions of the records that a WHOLE one stands for"""
         for record in ring.records(ring.tail):
             self._note(record)
 
@@ -79,22 +89,36 @@ class SpooledRing:
 
     def waiting(self) -> Iterator[Waiting]:
         """Yield what is to be published, oldest first."""
+        said = self._said
         for record in self.ring.records(self.ring.published):
-            if record.kind != Kind.CARRIED:
-                workspace, encoded = _parts(record.payload)
-                yield Waiting(record.position, record.end, record.kind, workspace, encoded)
+            if record.kind != Kind.CARRIED and record.position not in said:
+                yield _waiting(record)
+
+    def take(self, most: int) -> list[Waiting]:
+        """Return the oldest of what is to be published; from now on these events may have been published."""
+        records = self.ring.stretch(self.ring.published, most, Kind.CARRIED, self._said)
+        if records:
+            self._taken = max(self._taken, records[-1].end)
+        return [_waiting(record) for record in records]
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False if there is no room."""
-        position = self.ring.append(Kind.USAGE, _payload(event.to.workspace, codec.encode(event)))
+        kind = Kind.USAGE
+        first = self.journal.only_event(event.key) if event.is_final else None
+        if first is not None and first[1] >= self._taken and event.at_ms - first[0].at_ms <= _JOINED_WITHIN_MS:
+            event, kind = joined(first[0], event), Kind.WHOLE
+        position = self.ring.append(kind, _payload(event.to.workspace, codec.encode(event)))
         if position is None:
             return False
+        if kind == Kind.WHOLE and first is not None:
+            self._said.add(first[1])
         self.journal.note(event, position)
         return True
 
     def published_to(self, position: int) -> None:
         """Record that everything before this position was published, and give back the room that nothing needs."""
         ring = self.ring
+        self._taken = max(self._taken, position)
         # Past half, a key that stays open (a call of an hour) must not hold up all that came after it.
         while ring.used > ring.capacity // 2 and (oldest := self.journal.oldest()) and oldest.position < position:
             carried = oldest.carried()
@@ -106,6 +130,8 @@ class SpooledRing:
         while (record := ring.read(position)) is not None and record.kind == Kind.CARRIED:
             position = record.end
         ring.release(position, min(position, self._needed_from()))
+        if self._said:
+            self._said = {said for said in self._said if said >= position}
 
     def settle_lost(self) -> int:
         """Settle as many open keys of the dead writer as there is room for; return how many stay open."""
@@ -125,6 +151,8 @@ class SpooledRing:
         if record.kind == Kind.CARRIED:
             self.journal.restore(event, record.position)
         else:
+            if record.kind == Kind.WHOLE and (first := self.journal.only_event(event.key)) is not None:
+                self._said.add(first[1])
             self.journal.note(event, record.position)
 
 
@@ -255,6 +283,12 @@ def _taken_up(path: Path) -> Ring | None:
 def _payload(workspace: str, encoded: bytes) -> bytes:
     name = workspace.encode()[:255]
     return b"%c%b%b" % (len(name), name, encoded)
+
+
+def _waiting(record: Record) -> Waiting:
+    position, end, kind, payload = record
+    workspace, encoded = _parts(payload)
+    return Waiting(position, end, Kind.USAGE if kind == Kind.WHOLE else kind, workspace, encoded)
 
 
 def _parts(payload: bytes) -> tuple[str, memoryview]:

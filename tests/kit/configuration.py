@@ -135,7 +135,7 @@ async def usage_on_stream(client: Client) -> list[UsageEvent]:
     streams = client.jetstream()
     state = (await streams.stream_info(subjects.USAGE_STREAM)).state
     events: list[UsageEvent] = []
-    for sequence in range(state.first_seq, state.last_seq + 1):
+    for sequence in range(max(1, state.first_seq), state.last_seq + 1):  # an empty stream may begin with 0
         message = await streams.get_msg(subjects.USAGE_STREAM, sequence)
         events += usage_events(message.data or b"")
     return events

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -137,14 +138,21 @@ class Fed:
         """Wait until it takes work."""
         await self.gateway.child.until(self.gateway.is_ready)
 
-    async def usage(self, count: int) -> list[UsageEvent]:
-        """Wait until the stream holds so many usage events; return all, each once."""
+    async def finals(self, count: int) -> list[UsageEvent]:
+        """Wait until the stream holds the final events of so many keys; return these. Each key's units add up to its totals."""
         events: dict[str, UsageEvent] = {}
         async with asyncio.timeout(20):
-            while len(events) < count:
+            while sum(event.is_final for event in events.values()) < count:
                 await asyncio.sleep(0.05)
                 events = {event.id: event for event in await usage_on_stream(self.control_plane.client)}
-        return list(events.values())
+        finals = [event for event in events.values() if event.is_final]
+        for final in finals:
+            units: Counter[str] = Counter()
+            for event in events.values():
+                if event.key == final.key:
+                    units.update(event.units)
+            assert {unit: quantity for unit, quantity in units.items() if quantity} == final.totals
+        return finals
 
 
 @asynccontextmanager

@@ -56,10 +56,76 @@ def span_event(number: int) -> SpanEvent:
 
 def test_what_was_written_waits_in_order(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    first = admitted(spool, "r1")
+    first, second = admitted(spool, "r1"), admitted(spool, "r2")
+    [ring] = spool.rings
+    ring.take(2)
+    spool.offer_usage(second.final("completed", 2000))
     spool.offer_usage(first.final("completed", 2000))
 
-    assert [event.id for event in waiting(spool)] == ["r1:0", "r1:1"]
+    assert [event.id for event in waiting(spool)] == ["r1:0", "r2:0", "r2:1", "r1:1"]
+
+
+def test_a_final_event_says_what_nobody_has_taken_yet(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.offer_usage(admitted(spool, "r1", 7).final("completed", 2000))
+
+    [event] = waiting(spool)
+
+    assert (event.id, event.is_final, event.units) == ("r1:1", True, {"requests": 1, "characters": 7})
+    assert event.totals == {"requests": 1, "characters": 7}
+
+
+def test_what_is_not_owed_leaves_no_units(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.offer_usage(admitted(spool, "r1").final("provider_error", 2000))
+
+    [event] = waiting(spool)
+
+    assert (event.outcome, event.units, event.totals) == ("provider_error", {}, {})
+
+
+def test_an_admission_that_its_final_event_says_stays_unpublished_after_a_kill(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    dead.offer_usage(admitted(dead, "r1").final("completed", 2000))
+    admitted(dead, "r2")
+    abandoned(dead)
+
+    assert [event.id for event in waiting(opened(tmp_path, "two"))] == ["r1:1", "r2:0", "r2:1"]
+
+
+def test_an_admission_that_may_have_been_published_counts_as_it_is_after_a_kill(tmp_path: Path) -> None:
+    dead = opened(tmp_path)
+    first = admitted(dead, "r1")
+    [ring] = dead.rings
+    ring.take(1)  # on its way to the stream, whose answer nobody will read
+    dead.offer_usage(first.final("completed", 2000))
+    abandoned(dead)
+
+    assert [(event.id, event.units) for event in waiting(opened(tmp_path, "two"))] == [
+        ("r1:0", {"requests": 1, "characters": 42}),
+        ("r1:1", {}),
+    ]
+
+
+def test_what_was_measured_long_before_keeps_its_time(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.offer_usage(admitted(spool, "r1").final("completed", 2001))
+
+    assert [(event.id, event.at_ms) for event in waiting(spool)] == [("r1:0", 1000), ("r1:1", 2001)]
+
+
+def test_a_carried_key_was_published_and_ends_with_an_event_of_its_own(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    [ring] = spool.rings
+    carried = admitted(spool, "carried", 5)
+    for number in range(200):
+        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+        ring.published_to(ring.ring.head)
+    spool.offer_usage(carried.final("completed", 2000))
+
+    [event] = waiting(spool)
+
+    assert (event.id, event.units) == ("carried:1", {})
 
 
 def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> None:
@@ -82,7 +148,7 @@ def test_a_settled_exchange_is_not_settled_again(tmp_path: Path) -> None:
     dead.offer_usage(admitted(dead, "r1").final("completed", 2000))
     abandoned(dead)
 
-    assert [event.outcome for event in waiting(opened(tmp_path, "two"))] == [None, "completed"]
+    assert [event.outcome for event in waiting(opened(tmp_path, "two"))] == ["completed"]
 
 
 def test_what_was_published_is_not_published_again_but_its_key_stays_open(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ async def test_usage_on_the_stream_equals_the_calls_made(pod: Fed) -> None:
     for text in texts:
         await speak(pod.gateway, text)
 
-    finals = [event for event in await pod.usage(6) if event.is_final]
+    finals = await pod.finals(3)
     assert sorted(event.totals["characters"] for event in finals) == [4, 8, 18]
     assert {(event.to.workspace, event.to.principal, event.to.account, event.to.model) for event in finals} == {
         ("w1", "agent", "a-us", "sonic-turbo")
@@ -90,7 +90,7 @@ async def test_usage_on_the_stream_equals_the_calls_made(pod: Fed) -> None:
 
 async def test_spans_reach_their_stream(pod: Fed) -> None:
     await speak(pod.gateway)
-    await pod.usage(2)
+    await pod.finals(1)
 
     streams = pod.control_plane.client.jetstream()
     message = await streams.get_msg(subjects.SPANS_STREAM, 1)
@@ -121,7 +121,7 @@ async def test_a_socket_of_the_sdk_counts_each_context(nats_account: NatsAccount
                 message = await socket.recv()
                 done += message.type == "done"
 
-        finals = [event for event in await pod.usage(4) if event.is_final]
+        finals = await pod.finals(2)
         assert sorted((event.key.rpartition(".")[2], event.totals["characters"]) for event in finals) == [("1", 10), ("2", 7)]
 
 
@@ -185,7 +185,7 @@ async def test_a_killed_gateway_settles_each_exchange_once_and_open_ones_as_lost
     pod.gateway.child.start()
     await pod.ready()
 
-    finals = [event for event in await pod.usage(4) if event.is_final]
+    finals = await pod.finals(2)
     assert sorted((event.outcome, event.totals["characters"]) for event in finals) == [("gateway_lost", 9), ("gateway_lost", 17)]
 
 
@@ -195,14 +195,14 @@ async def test_sigterm_drains_and_leaves_nothing_behind(pod: Fed, provider: Cart
     status = pod.gateway.child.stop()
 
     assert status == 0
-    assert len(await pod.usage(2)) == 2
+    assert len(await pod.finals(1)) == 1
     assert [path.name for path in pod.spool.iterdir()] == []
 
 
 async def test_nothing_secret_stands_in_the_log(pod: Fed) -> None:
     key = token()
     await speak(pod.gateway, "A very private sentence.", key)
-    await pod.usage(2)
+    await pod.finals(1)
     await until(lambda: len(pod.gateway.events("exchange settled")) == 1)
 
     log = pod.gateway.child.output
@@ -280,7 +280,7 @@ async def test_exchanges_go_on_while_nats_is_away_and_their_usage_arrives_afterw
     account, server, child = killable
     async with fed(account, tmp_path, provider.origin) as pod:
         await speak(pod.gateway, "One.")
-        await pod.usage(2)
+        await pod.finals(1)
 
         child.kill()
         for _ in range(3):
@@ -289,7 +289,7 @@ async def test_exchanges_go_on_while_nats_is_away_and_their_usage_arrives_afterw
         await child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
         pod.control_plane.client = await account.connect()
 
-        finals = [event for event in await pod.usage(8) if event.is_final]
+        finals = await pod.finals(4)
         assert [event.totals["characters"] for event in finals] == [4, 5, 5, 5]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from contracts import codec
 from contracts.events import Attribution, Span, SpanEvent, UsageEvent
 from gateway.telemetry.ring import SMALLEST_CAPACITY
-from gateway.telemetry.spool import Kind, Spool
+from gateway.telemetry.spool import Kind, Spool, Waiting
 from policy.usage import Tally
 
 TO = Attribution(
@@ -25,6 +26,13 @@ TO = Attribution(
     operation="tts",
     endpoint="tts.bytes",
 )
+
+
+def total(events: list[UsageEvent]) -> Counter[str]:
+    units: Counter[str] = Counter()
+    for event in events:
+        units.update(event.units)
+    return units
 
 
 class SpoolModel(RuleBasedStateMachine):
@@ -50,11 +58,12 @@ class SpoolModel(RuleBasedStateMachine):
         self.kill_and_start()
         self.publish(None)
         finals = {event.key: event for event in self.published.values() if event.is_final}
-        assert self.taken.keys() <= self.published.keys()
         assert finals.keys() == {event.key for event in self.taken.values()}
+        assert {event.id for event in self.published.values() if event.outcome != "gateway_lost"} <= self.taken.keys()
         for key in finals.keys() - self.dropped:
             events = [event for event in self.published.values() if event.key == key]
             assert sum(event.is_final for event in events) == 1
+            assert total(events) == total([event for event in self.taken.values() if event.key == key])
             assert sum(event.units.get("characters", 0) for event in events) == finals[key].totals.get("characters", 0)
         assert self.spool.unpublished == 0
         assert self.spool.open_keys == 0
@@ -90,6 +99,13 @@ class SpoolModel(RuleBasedStateMachine):
         event = SpanEvent(id="1", workspace="w1", pod="pod-1", trace_id="1", spans=(span,))
         self.spool.offer_spans("w1", codec.encode(event))
 
+    @rule(count=st.integers(1, 200), is_stored=st.booleans())
+    def send_some(self, count: int, is_stored: bool) -> None:
+        """Send events whose acknowledgement does not come: they are sent again, by this process or by its successor."""
+        batch = self.spool.rings[-1].take(count)
+        if is_stored:
+            self.store(batch)
+
     @rule(count=st.integers(1, 200))
     def publish_some(self, count: int) -> None:
         self.publish(count)
@@ -112,13 +128,18 @@ class SpoolModel(RuleBasedStateMachine):
         while is_working:
             is_working = False
             for ring in self.spool.rings:
-                for event in list(ring.waiting())[:count]:
-                    if event.kind == Kind.USAGE:
-                        usage = codec.decode(event.encoded, UsageEvent)
-                        assert self.published.setdefault(usage.id, usage) == usage
+                batch = ring.take(10_000 if count is None else count)
+                self.store(batch)
+                for event in batch:
                     ring.published_to(event.end)
                     is_working = count is None
             self.spool.tidy()
+
+    def store(self, batch: list[Waiting]) -> None:
+        for event in batch:
+            if event.kind == Kind.USAGE:
+                usage = codec.decode(event.encoded, UsageEvent)
+                assert self.published.setdefault(usage.id, usage) == usage
 
     def offer(self, event: UsageEvent | None) -> bool:
         assert event is not None
