@@ -20,7 +20,7 @@ from contracts.secret import Secret
 from glottis.client import ControlPlane
 from glottis.errors import SetupError
 from glottis.keys import read, write_private
-from glottis.stack import Stack
+from glottis.stack import Stack, applied_note, client_file
 
 WORKSPACE: Final = "local"
 OWNER: Final = "owner"
@@ -33,7 +33,8 @@ _RENEWAL: Final = timedelta(days=30)
 _TIMEOUT_SECONDS: Final = 30.0
 
 _WORKSPACE_FILE: Final = """\
-# The workspace that the first `glottis up` makes. Change it and run: glottis apply -f {file}
+# The workspace that the first `glottis up` makes. Change it and run, in its folder:
+#   glottis apply -f {file} --data-dir .
 # Every field: deploy/examples/workspace.yaml
 version: 1
 
@@ -56,7 +57,7 @@ accounts:
   - name: kokoro-local
     provider: kokoro
     origin: {origin}
-    credential: file:{credential}
+    credential: file:{credential}   # from this file's folder on
     collaborators:
       - subject: team:voice
     models:
@@ -71,11 +72,6 @@ prices:
 """
 
 
-def client_file(folder: Path) -> Path:
-    """Return where the client commands find address and token."""
-    return folder / "client.json"
-
-
 def workspace_file(folder: Path) -> Path:
     """Return the workspace file that the first run applies."""
     return folder / "workspace.yaml"
@@ -83,12 +79,26 @@ def workspace_file(folder: Path) -> Path:
 
 def is_workspace_applied(folder: Path) -> bool:
     """Return whether the first run has applied the workspace file: later it is the operator's, and is left alone."""
-    return _applied_note(folder).exists()
+    return applied_note(folder).exists()
 
 
 def note_workspace_applied(folder: Path) -> None:
     """Remember that the workspace file was applied."""
-    _applied_note(folder).touch()
+    applied_note(folder).touch()
+
+
+def write_workspace_file(stack: Stack) -> None:
+    """Write the workspace file of a new installation. Its paths are relative, so that the folder can be moved."""
+    file = workspace_file(stack.folder)
+    file.write_text(
+        _WORKSPACE_FILE.format(
+            file=file.name,
+            workspace=WORKSPACE,
+            origin=stack.kokoro_origin,
+            credential=stack.keys.kokoro.relative_to(stack.folder),
+            model=MODEL,
+        )
+    )
 
 
 def control_plane(stack: Stack) -> ControlPlane:
@@ -99,15 +109,7 @@ def control_plane(stack: Stack) -> ControlPlane:
 async def ensure_client(stack: Stack) -> None:
     """Write `client.json` and `workspace.yaml` if they are missing; replace an API token that is no longer good."""
     if not workspace_file(stack.folder).exists():
-        workspace_file(stack.folder).write_text(
-            _WORKSPACE_FILE.format(
-                file=workspace_file(stack.folder),
-                workspace=WORKSPACE,
-                origin=stack.kokoro_origin,
-                credential=stack.keys.kokoro,
-                model=MODEL,
-            )
-        )
+        write_workspace_file(stack)
     async with _http(stack.control_plane_url) as http:
         if _is_of(client_file(stack.folder), stack) and await _is_good(http, control_plane(stack).token):
             return
@@ -160,7 +162,3 @@ async def _is_good(http: httpx.AsyncClient, token: Secret) -> bool:
 
 def _http(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=_TIMEOUT_SECONDS)
-
-
-def _applied_note(folder: Path) -> Path:
-    return folder / "workspace.applied"

@@ -119,19 +119,22 @@ def prepare_stack(
     keys = ensure_keys(folder)
     keep_ports(folder, ports)
     environment = passed_on(environ)
+    database = Postgres(
+        programs=programs,
+        home=home,
+        port=ports.postgres,
+        superuser_password=read(keys.postgres_superuser),
+        identity=identity,
+        environment=environment,
+        was_used=lambda: client_file(folder).exists() or applied_note(folder).exists(),
+    )
+    database.ensure_not_lost()
     return Stack(
         folder=folder,
         ports=ports,
         keys=keys,
         certificates=ensure_certificates(folder, now),
-        postgres=Postgres(
-            programs=programs,
-            home=home,
-            port=ports.postgres,
-            superuser_password=read(keys.postgres_superuser),
-            identity=identity,
-            environment=environment,
-        ),
+        postgres=database,
         nats=Nats(
             program=nats_program,
             home=folder / "nats",
@@ -154,6 +157,16 @@ def prepare_stack(
             name: value for name, value in environ.items() if name in _FOR_FETCHING or name.lower().startswith(_NPM_PREFIX)
         },
     )
+
+
+def client_file(folder: Path) -> Path:
+    """Return where the client commands find address and token; written once the control plane has its owner."""
+    return folder / "client.json"
+
+
+def applied_note(folder: Path) -> Path:
+    """Return the file whose existence says that the first workspace was applied."""
+    return folder / "workspace.applied"
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:

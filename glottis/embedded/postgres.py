@@ -19,7 +19,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -47,6 +47,7 @@ class Postgres:
     """One Postgres server: programs: folder of `initdb` and `postgres`; home: folder that holds its `data`.
 
     durable: False skips every sync to disk; for tests, whose data nobody misses after a power cut.
+    was_used: whether something depends on a database that was made before, so that no new one may take its place.
     """
 
     programs: Path
@@ -56,6 +57,7 @@ class Postgres:
     identity: Identity | None
     environment: Mapping[str, str]
     durable: bool = True
+    was_used: Callable[[], bool] = lambda: False
 
     @property
     def data(self) -> Path:
@@ -65,12 +67,23 @@ class Postgres:
         """Return the address for a client: postgresql://user:password@127.0.0.1:port/database."""
         return f"postgresql://{user}:{quote(password.reveal(), safe='')}@{HOST}:{self.port}/{database}"
 
+    def ensure_not_lost(self) -> None:
+        """Raise SetupError if a database that was used is not where it was."""
+        if self.was_used() and not self._version_file.exists():
+            raise SetupError(
+                f"The database that was made before is not in {self.data}.",
+                "Put it back there, or write the folder that holds its `data` into the data folder's `postgres-home`. "
+                "To begin anew, name another --data-dir.",
+            )
+
     def prepare(self) -> None:
         """Make the data folder if there is none yet; leave an existing one as it is.
 
-        Raises SetupError if the folder cannot be written, or if another major version of Postgres wrote the data.
+        Raises SetupError if the folder cannot be written, if another major version of Postgres wrote the data, or if
+        the data was lost.
         """
-        version_file = self.data / "PG_VERSION"
+        self.ensure_not_lost()
+        version_file = self._version_file
         if version_file.exists():
             found, wanted = version_file.read_text().strip(), self._major_version()
             if found != wanted:
@@ -142,6 +155,10 @@ class Postgres:
             timeout=5,
             ssl=False,
         )
+
+    @property
+    def _version_file(self) -> Path:
+        return self.data / "PG_VERSION"
 
     def _environment(self) -> dict[str, str]:
         # The locale's messages must not depend on the operator's; HOME must not be one that the user cannot read.
@@ -282,15 +299,21 @@ def locate_programs(identity: Identity | None, shared_home: Path = _SHARED_HOME)
 def locate_home(data_folder: Path, identity: Identity | None, shared_home: Path = _SHARED_HOME) -> Path:
     """Return the folder for the database's data: inside `data_folder`, or where `identity` can reach it.
 
-    The place is written down in `data_folder`, so that later starts find the same one whatever changed meanwhile.
+    The place is written down in `data_folder`, so that later starts find the same one whatever changed meanwhile: inside
+    as a relative path, which a move of the folder leaves right. Raises SetupError if `identity` cannot reach it there.
     """
     note = data_folder / "postgres-home"
-    if note.exists():
-        return Path(note.read_text().strip())
-    home = data_folder / "postgres"
-    if identity is not None and not can_reach(data_folder, identity):
-        home = shared_home / f"data-{secrets.token_hex(6)}"
-    note.write_text(f"{home}\n")
+    inside = data_folder / "postgres"
+    is_reachable = identity is None or can_reach(data_folder, identity)
+    if not note.exists():
+        kept = Path(inside.name) if is_reachable else shared_home / f"data-{secrets.token_hex(6)}"
+        note.write_text(f"{kept}\n")
+    home = data_folder / note.read_text().strip()
+    if home == inside and not is_reachable:
+        raise SetupError(
+            f"The database in {inside} runs as another user, who cannot reach it.",
+            f"Let others pass through every folder above it (chmod o+x), or move {data_folder} where they can.",
+        )
     return home
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from glottis.embedded.postgres import can_reach, locate_home
 from glottis.errors import SetupError
-from glottis.first_run import note_workspace_applied
+from glottis.files import fetch_material, read_workspace_file
+from glottis.first_run import note_workspace_applied, workspace_file, write_workspace_file
 from glottis.lock import lock_on
 from glottis.parts import parts
 from glottis.ports import Ports, chosen_ports, kept_ports
@@ -53,9 +54,10 @@ def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path:
 
 
 def test_the_workspace_is_made_on_the_first_run_only(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
     note_workspace_applied(tmp_path)
 
-    assert "workspace" not in [part.name for part in parts(prepared(tmp_path))]
+    assert "workspace" not in [part.name for part in parts(stack)]
 
 
 def test_a_part_gets_its_own_keys_and_no_other_ones(tmp_path: Path) -> None:
@@ -307,6 +309,60 @@ def test_the_database_stays_where_its_first_start_put_it(tmp_path: Path) -> None
 
     assert first.parent == tmp_path / "shared"
     assert second == first
+
+
+def test_the_database_moves_with_the_data_folder(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+
+    assert locate_home(old, None) == old / "postgres"
+    assert locate_home(old.rename(tmp_path / "new"), None) == tmp_path / "new" / "postgres"
+
+
+def test_a_database_that_was_moved_out_of_its_users_reach_is_told(tmp_path: Path) -> None:
+    (tmp_path / "postgres-home").write_text("postgres\n")
+    tmp_path.chmod(0o700)
+
+    with pytest.raises(SetupError) as refusal:
+        locate_home(tmp_path, Identity(user_id=65000, group_id=65000))
+
+    assert refusal.value.what == f"The database in {tmp_path}/postgres runs as another user, who cannot reach it."
+
+
+def test_a_used_folder_whose_database_is_gone_stops_the_start_and_gets_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "client.json").write_text("{}")
+    (tmp_path / "postgres-home").write_text(f"{tmp_path}/elsewhere/data-1\n")
+
+    with pytest.raises(SetupError) as refusal:
+        prepared(tmp_path)
+
+    assert refusal.value.what == f"The database that was made before is not in {tmp_path}/elsewhere/data-1/data."
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_database_that_vanishes_while_the_stack_runs_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "postgres-home").write_text(f"{tmp_path}/database\n")
+    stack = prepared(tmp_path)
+    note_workspace_applied(tmp_path)
+
+    with pytest.raises(SetupError, match="The database that was made before is not in "):
+        stack.postgres.prepare()
+
+    assert not (tmp_path / "database").exists()
+
+
+def test_the_first_workspace_names_its_credential_by_a_path_that_survives_a_move(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    write_workspace_file(prepared(old))
+
+    file = workspace_file(old.rename(tmp_path / "new"))
+    material = fetch_material(file, read_workspace_file(file), {})
+
+    assert "credential: file:keys/kokoro.key " in file.read_text()
+    assert [secret.reveal().decode() for secret in material.values()] == [
+        (tmp_path / "new" / "keys" / "kokoro.key").read_text().strip()
+    ]
 
 
 def test_the_data_folder_lets_others_through_and_not_in_whatever_the_umask(tmp_path: Path) -> None:
