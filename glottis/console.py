@@ -60,6 +60,11 @@ class Console:
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
         self._printer.start()
 
+    @property
+    def is_for_a_person(self) -> bool:
+        """Whether what was asked for is shown on a terminal, not kept in a file or a journal."""
+        return self._results.isatty()
+
     def log_file(self, name: str) -> Path:
         """Return the file that holds everything a part has said."""
         return self._log_folder / f"{name}.log"

@@ -72,6 +72,11 @@ prices:
 """
 
 
+def caller_file(folder: Path) -> Path:
+    """Return where the token for calls is kept."""
+    return folder / "caller.json"
+
+
 def workspace_file(folder: Path) -> Path:
     """Return the workspace file that the first run applies."""
     return folder / "workspace.yaml"
@@ -130,7 +135,7 @@ async def ensure_client(stack: Stack) -> None:
 
 async def ensure_caller_token(stack: Stack, now: datetime) -> Secret:
     """Return a token for calls through the gateway, kept in `<data-dir>/caller.json`; minted if need be. now: aware."""
-    file = stack.folder / "caller.json"
+    file = caller_file(stack.folder)
     if _is_of(file, stack):
         kept = json.loads(file.read_bytes())
         if datetime.fromisoformat(kept["expires_at"]) - now > _RENEWAL:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contracts.secret import Secret
-from glottis.first_run import MODEL, workspace_file
+from glottis.first_run import MODEL, caller_file, workspace_file
 from glottis.stack import Stack
 
 # For the official SDK, version 4: the base URL and the key are all that differs from calling the provider.
 _SNIPPET = """\
     # pip install cartesia
     # export SSL_CERT_FILE={authority}
+    import json
     from cartesia import Cartesia
 
-    client = Cartesia(base_url="{base_url}", api_key="{token}")
+    token = json.load(open("{caller}"))["token"]
+    client = Cartesia(base_url="{base_url}", api_key=token)
     answer = client.tts.generate(
         model_id="{model}",
         transcript="Hello from your own gateway.",
@@ -27,10 +29,11 @@ def base_url(stack: Stack) -> str:
     return f"{stack.https_url}/cartesia"
 
 
-def welcome(stack: Stack, token: Secret) -> str:
-    """Return the text. It shows the token: it is for the terminal of who started the stack, never for a log."""
-    shown = token.reveal().decode()
-    snippet = _SNIPPET.format(authority=stack.certificates.authority, base_url=base_url(stack), token=shown, model=MODEL)
+def welcome(stack: Stack, token: Secret, *, shows_token: bool) -> str:
+    """Return the text. shows_token: only for the terminal of who started the stack, never for a log or a journal."""
+    caller = caller_file(stack.folder)
+    snippet = _SNIPPET.format(authority=stack.certificates.authority, base_url=base_url(stack), caller=caller, model=MODEL)
+    shown = token.reveal().decode() if shows_token else f"in {caller}"
     return f"""
 Glottis is up.
 

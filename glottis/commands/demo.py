@@ -87,7 +87,7 @@ def demo(
         console.say(table(calls, counted))
         console.say(await usage_by_user_and_model(stack))
         if not once:
-            console.say(welcome(stack, token))
+            console.say(welcome(stack, token, shows_token=console.is_for_a_person))
             console.say("Ctrl-C stops everything.")
             await asyncio.Event().wait()
 

@@ -28,5 +28,6 @@ def up(data_dir: Path, port_base: int | None, http_port: int | None, https_port:
 
 
 async def _stay(stack: Stack, console: Console) -> None:
-    console.say(welcome(stack, await ensure_caller_token(stack, datetime.datetime.now(datetime.UTC))))
+    token = await ensure_caller_token(stack, datetime.datetime.now(datetime.UTC))
+    console.say(welcome(stack, token, shows_token=console.is_for_a_person))
     await asyncio.Event().wait()

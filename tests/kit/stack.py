@@ -7,6 +7,7 @@ through its APIs, ended by signals.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import socket
@@ -59,9 +60,8 @@ class RunningStack:
 
     @property
     def token(self) -> str:
-        found = re.search(r"^ +token +(\S+)$", self.output, re.MULTILINE)
-        assert found is not None, self.output
-        return found[1]
+        token: str = json.loads((self.data / "caller.json").read_text())["token"]
+        return token
 
     def pid(self, part: str) -> int:
         """The pid that the supervisor last named for a part."""

@@ -53,6 +53,17 @@ def console_on(stream: TextIO, folder: Path, **environ: str) -> Console:
     return Console(["one", "longer"], folder, shows_output=True, environ=environ, stream=stream, results=stream)
 
 
+def test_what_is_asked_for_is_for_a_person_only_on_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    on_terminal = console_on(terminal.stream, tmp_path)
+    with (tmp_path / "journal").open("w") as file:
+        in_a_file = console_on(file, tmp_path)
+
+        assert on_terminal.is_for_a_person
+        assert not in_a_file.is_for_a_person
+        in_a_file.close()
+    on_terminal.close()
+
+
 def test_a_terminal_gets_colour_and_a_moving_line_that_goes_away(terminal: Terminal, tmp_path: Path) -> None:
     console = console_on(terminal.stream, tmp_path)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.secret import Secret
 from glottis.embedded.postgres import can_reach, locate_home
 from glottis.errors import SetupError
 from glottis.files import fetch_material, read_workspace_file
@@ -20,6 +21,7 @@ from glottis.parts import parts
 from glottis.ports import Ports, chosen_ports, kept_ports
 from glottis.processes import Command, Identity
 from glottis.stack import Stack, passed_on, prepare_stack
+from glottis.welcome import welcome
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GIB = 1024**3
@@ -378,3 +380,12 @@ def test_the_data_folder_lets_others_through_and_not_in_whatever_the_umask(tmp_p
 
 def test_the_database_is_in_the_data_folder_where_nobody_else_must_reach_it(tmp_path: Path) -> None:
     assert locate_home(tmp_path, None) == tmp_path / "postgres"
+
+
+def test_a_terminal_shows_the_callers_token_and_a_log_the_file_that_holds_it(tmp_path: Path) -> None:
+    stack, token = prepared(tmp_path), Secret("glt_secret")
+
+    assert "  token          glt_secret\n" in welcome(stack, token, shows_token=True)
+    logged = welcome(stack, token, shows_token=False)
+    assert f"  token          in {tmp_path}/caller.json\n" in logged
+    assert "glt_secret" not in logged
