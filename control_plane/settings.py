@@ -48,8 +48,8 @@ class Settings:
             host=host,
             port=port,
             public_url=_public_url(environ),
-            database_url=Secret(_required(environ, "GLOTTIS_DATABASE_URL", "the application role's postgresql:// address")),
-            migration_database_url=_optional_secret(environ, "GLOTTIS_MIGRATION_DATABASE_URL"),
+            database_url=_database_url(environ),
+            migration_database_url=secret_or_file(environ, "GLOTTIS_MIGRATION_DATABASE_URL"),
             key_encryption_keys=_keys(environ, "GLOTTIS_KEK_FILE"),
             manifest_key=_keys(environ, "GLOTTIS_MANIFEST_KEY_FILE")[0],
             fleet_public_key=_keys(environ, "GLOTTIS_FLEET_PUBLIC_KEY_FILE")[0].reveal(),
@@ -84,6 +84,16 @@ def address_of(environ: Mapping[str, str], name: str, default: str) -> tuple[str
     return host.strip("[]"), int(port)
 
 
+def secret_or_file(environ: Mapping[str, str], name: str) -> Secret | None:
+    """Return what the variable `name` holds, or the file that `name`_FILE names; None if neither is set.
+
+    A file keeps the secret out of the process's environment. Raises SettingsError.
+    """
+    if environ.get(name) and environ.get(f"{name}_FILE"):
+        raise SettingsError(f"{name} and {name}_FILE are both set; set one of them.")
+    return Secret(environ[name]) if environ.get(name) else _secret_file(environ, f"{name}_FILE")
+
+
 def _clickhouse(environ: Mapping[str, str]) -> ClickHouse | None:
     try:
         return ClickHouse.from_env(environ)
@@ -106,9 +116,9 @@ def _required(environ: Mapping[str, str], name: str, what: str) -> str:
     return value
 
 
-def _optional_secret(environ: Mapping[str, str], name: str) -> Secret | None:
-    value = environ.get(name)
-    return Secret(value) if value else None
+def _database_url(environ: Mapping[str, str]) -> Secret:
+    name = "GLOTTIS_DATABASE_URL"
+    return secret_or_file(environ, name) or Secret(_required(environ, name, "the application role's postgresql:// address"))
 
 
 def _keys(environ: Mapping[str, str], name: str) -> tuple[Secret, ...]:

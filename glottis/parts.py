@@ -16,14 +16,10 @@ from contracts.subjects import ROLES
 from glottis import first_run
 from glottis.embedded import clickhouse
 from glottis.embedded.clickhouse import answers_ok
-from glottis.embedded.postgres import APPLICATION_ROLE, OWNER_ROLE
 from glottis.keys import read
 from glottis.ports import HOST
-from glottis.processes import Command
-from glottis.stack import Stack
+from glottis.stack import DATABASE, Stack
 from glottis.supervisor import Part
-
-DATABASE: Final = "glottis"
 
 # The first start assembles the speech model from its packages.
 _KOKORO_READY_SECONDS: Final = 600.0
@@ -135,9 +131,8 @@ def _workspace(stack: Stack) -> list[Part]:
         return []
     file = str(first_run.workspace_file(stack.folder))
 
-    def command() -> Command:
-        client = first_run.control_plane(stack)
-        return stack.command("apply", "-f", file, CONTROL_PLANE_URL=client.url, TOKEN=client.token.reveal().decode())
+    # The owner's token is in `client.json` by the time that this runs.
+    command = stack.command("apply", "-f", file, "--data-dir", str(stack.folder))
 
     async def note() -> None:
         first_run.note_workspace_applied(stack.folder)
@@ -170,13 +165,11 @@ def _kokoro_progress(line: str) -> str | None:
 
 
 def _database(stack: Stack) -> dict[str, str]:
-    url = stack.postgres.url(APPLICATION_ROLE, read(stack.keys.postgres_application), DATABASE)
-    return {"DATABASE_URL": url}
+    return {"DATABASE_URL_FILE": str(stack.application_url_file)}
 
 
 def _migration_database(stack: Stack) -> dict[str, str]:
-    url = stack.postgres.url(OWNER_ROLE, read(stack.keys.postgres_owner), DATABASE)
-    return {"MIGRATION_DATABASE_URL": url}
+    return {"MIGRATION_DATABASE_URL_FILE": str(stack.owner_url_file)}
 
 
 def _clickhouse(stack: Stack) -> dict[str, str]:

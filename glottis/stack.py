@@ -19,12 +19,13 @@ from glottis.certificates import Certificates, ensure_certificates
 from glottis.embedded import nats, postgres
 from glottis.embedded.clickhouse import Clickhouse
 from glottis.embedded.nats import Nats, NatsUser
-from glottis.embedded.postgres import Postgres
+from glottis.embedded.postgres import APPLICATION_ROLE, OWNER_ROLE, Postgres
 from glottis.errors import SetupError
-from glottis.keys import Keys, ensure_keys, nats_public_key, read
+from glottis.keys import Keys, ensure_keys, nats_public_key, read, write_private
 from glottis.ports import HOST, Ports, keep_ports, kept_ports
 from glottis.processes import Command, unprivileged_identity
 
+DATABASE: Final = "glottis"
 NATS_ACCOUNT: Final = "GLOTTIS"
 
 # Of the operator's environment: where programs and files are, how they look; never a proxy, never somebody's secret.
@@ -44,7 +45,15 @@ _PASSED_ON: Final = (
 _FOR_FETCHING: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NODE_EXTRA_CA_CERTS", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy")
 _NPM_PREFIX: Final = "npm_config_"
 # Settings of ours that are for the command line, or would turn a part into something else.
-_NOT_PASSED_ON: Final = frozenset({"GLOTTIS_TOKEN", "GLOTTIS_CONTROL_PLANE_URL", "GLOTTIS_GATEWAY_CONFIG"})
+_NOT_PASSED_ON: Final = frozenset(
+    {
+        "GLOTTIS_TOKEN",
+        "GLOTTIS_CONTROL_PLANE_URL",
+        "GLOTTIS_GATEWAY_CONFIG",
+        "GLOTTIS_DATABASE_URL",
+        "GLOTTIS_MIGRATION_DATABASE_URL",
+    }
+)
 # A first start writes about half of this: the database, ClickHouse's own tables, Kokoro's weights.
 _SPACE_NEEDED_BYTES: Final = 1024 * 1024 * 1024
 
@@ -83,6 +92,16 @@ class Stack:
     @property
     def kokoro_origin(self) -> str:
         return f"http://{HOST}:{self.ports.kokoro}"
+
+    @property
+    def application_url_file(self) -> Path:
+        """Holds the database's address with the application's password."""
+        return _url_file(self.folder, APPLICATION_ROLE)
+
+    @property
+    def owner_url_file(self) -> Path:
+        """Holds the database's address with the owner's password: for migrations."""
+        return _url_file(self.folder, OWNER_ROLE)
 
     def command(self, *arguments: str, **settings: str) -> Command:
         """Return the command that runs `glottis` with these arguments and settings (variables' names without GLOTTIS_)."""
@@ -129,6 +148,9 @@ def prepare_stack(
         was_used=lambda: client_file(folder).exists() or applied_note(folder).exists(),
     )
     database.ensure_not_lost()
+    for role, password in ((APPLICATION_ROLE, keys.postgres_application), (OWNER_ROLE, keys.postgres_owner)):
+        # Files, because a process's environment is shown by /proc and by whatever reports a crash.
+        write_private(_url_file(folder, role), database.url(role, read(password), DATABASE).encode() + b"\n")
     return Stack(
         folder=folder,
         ports=ports,
@@ -176,6 +198,10 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in _PASSED_ON or (name.startswith("GLOTTIS_") and name not in _NOT_PASSED_ON)
     }
+
+
+def _url_file(folder: Path, role: str) -> Path:
+    return folder / f"{role.replace('_', '-')}.url"
 
 
 def _existing(folder: Path) -> Path:

@@ -48,7 +48,7 @@ def _says_nothing(_: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One child. command: what to run, or what gives it once everything before it is ready.
+    """One child.
 
     prepare: run before each start; is_ready: asked until it says yes; once_ready: run after that, each time.
     runs_once: a job (migrations) that must end with status 0 before the next part starts.
@@ -59,7 +59,7 @@ class Part:
     """
 
     name: str
-    command: Command | Callable[[], Command]
+    command: Command
     prepare: Callable[[], None] = lambda: None
     is_ready: Callable[[], Awaitable[bool]] = _at_once
     once_ready: Callable[[], Awaitable[None]] = _nothing
@@ -155,7 +155,7 @@ class Supervisor:
         return await self._spawn(child)
 
     async def _spawn(self, child: _Child) -> asyncio.subprocess.Process:
-        command = child.part.command() if callable(child.part.command) else child.part.command
+        command = child.part.command
         child.stop_signal = command.stop_signal
         try:
             child.process = await asyncio.create_subprocess_exec(

@@ -131,14 +131,8 @@ async def count(stack: Stack, keys: list[str]) -> dict[str, Counted]:
 
 async def usage_by_user_and_model(stack: Stack) -> str:
     """Return what `glottis usage --by user,model` prints."""
-    client = control_plane(stack)
-    environment = {
-        **stack.environment,
-        "GLOTTIS_CONTROL_PLANE_URL": client.url,
-        "GLOTTIS_TOKEN": client.token.reveal().decode(),
-    }
-    arguments = ("-P", "-m", "glottis", "usage", "--by", "user,model")
-    report = await _output_of("`glottis usage` failed", arguments, environment, stack.folder)
+    arguments = ("-P", "-m", "glottis", "usage", "--by", "user,model", "--data-dir", str(stack.folder))
+    report = await _output_of("`glottis usage` failed", arguments, dict(stack.environment), stack.folder)
     return f"\n$ glottis usage --by user,model\n{report}"
 
 

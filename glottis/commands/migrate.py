@@ -19,6 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from control_plane.clickhouse import schema
 from control_plane.clickhouse.connection import ClickHouse
+from control_plane.settings import SettingsError as DatabaseSettingsError
+from control_plane.settings import secret_or_file
 from control_plane.worker.environment import SettingsError
 from glottis.errors import SetupError
 from glottis.logs import configure_logs
@@ -31,8 +33,8 @@ log = structlog.get_logger(__name__)
 def migrate() -> None:
     """Bring Postgres, and ClickHouse if one is configured, to this release's schema.
 
-    Reads GLOTTIS_MIGRATION_DATABASE_URL (the owner role), GLOTTIS_DATABASE_URL (to know the application's role) and
-    GLOTTIS_CLICKHOUSE_URL, _USER, _PASSWORD_FILE (optional).
+    Reads GLOTTIS_MIGRATION_DATABASE_URL (the owner role), GLOTTIS_DATABASE_URL (to know the application's role), or the
+    files that these names with _FILE name, and GLOTTIS_CLICKHOUSE_URL, _USER, _PASSWORD_FILE (optional).
     """
     configure_logs(os.environ)
     _migrate_postgres(os.environ)
@@ -40,8 +42,8 @@ def migrate() -> None:
 
 
 def _migrate_postgres(environ: Mapping[str, str]) -> None:
-    owner_url = _required(environ, "GLOTTIS_MIGRATION_DATABASE_URL")
-    role = urlsplit(_required(environ, "GLOTTIS_DATABASE_URL")).username
+    owner_url = _database_url(environ, "GLOTTIS_MIGRATION_DATABASE_URL")
+    role = urlsplit(_database_url(environ, "GLOTTIS_DATABASE_URL")).username
     if not role:
         raise SetupError("GLOTTIS_DATABASE_URL names no user.", "Write it as postgresql://user:password@host:port/database.")
     try:
@@ -76,8 +78,11 @@ def _migrate_clickhouse(environ: Mapping[str, str]) -> None:
     log.info("clickhouse migrated", applied=applied)
 
 
-def _required(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name, "")
-    if not value:
-        raise SetupError(f"{name} is not set.", "Set it, or let `glottis up` run this command.")
-    return value
+def _database_url(environ: Mapping[str, str], name: str) -> str:
+    try:
+        url = secret_or_file(environ, name)
+    except DatabaseSettingsError as error:
+        raise SetupError("Postgres is not configured rightly.", str(error)) from error
+    if url is None:
+        raise SetupError(f"{name} is not set.", f"Set it or {name}_FILE, or let `glottis up` run this command.")
+    return url.reveal().decode()

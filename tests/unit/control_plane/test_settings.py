@@ -57,6 +57,35 @@ def test_a_wrong_setting_is_one_plain_sentence(tmp_path: Path, name: str, value:
     assert str(error.value) == sentence
 
 
+def test_a_database_url_may_come_from_a_file(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    (tmp_path / "url").write_text(environ.pop("GLOTTIS_DATABASE_URL") + "\n")
+    (tmp_path / "owner-url").write_text("postgresql://owner@db/glottis\n")
+
+    settings = Settings.from_env(
+        {
+            **environ,
+            "GLOTTIS_DATABASE_URL_FILE": str(tmp_path / "url"),
+            "GLOTTIS_MIGRATION_DATABASE_URL_FILE": str(tmp_path / "owner-url"),
+        }
+    )
+
+    assert settings.database_url == Secret("postgresql://glottis_app:hunter2@db/glottis")
+    assert settings.migration_database_url == Secret("postgresql://owner@db/glottis")
+
+
+def test_a_database_url_from_two_places_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.from_env({**environment(tmp_path), "GLOTTIS_DATABASE_URL_FILE": str(tmp_path / "url")})
+    assert str(error.value) == "GLOTTIS_DATABASE_URL and GLOTTIS_DATABASE_URL_FILE are both set; set one of them."
+
+
+def test_a_database_url_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    environ = {**environment(tmp_path), "GLOTTIS_DATABASE_URL": "", "GLOTTIS_DATABASE_URL_FILE": "/nowhere/url"}
+    with pytest.raises(SettingsError, match="GLOTTIS_DATABASE_URL_FILE names /nowhere/url, which cannot be read"):
+        Settings.from_env(environ)
+
+
 def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="GLOTTIS_KEK_FILE names /nowhere/key, which cannot be read"):
         Settings.from_env({**environment(tmp_path), "GLOTTIS_KEK_FILE": "/nowhere/key"})

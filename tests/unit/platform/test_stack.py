@@ -32,12 +32,21 @@ def prepared(folder: Path, free_bytes: int = 10 * GIB, **environ: str) -> Stack:
 
 
 def commands(stack: Stack) -> dict[str, Command]:
-    """The commands that are known before anything runs."""
-    return {part.name: part.command for part in parts(stack) if isinstance(part.command, Command)}
+    return {part.name: part.command for part in parts(stack)}
 
 
 def variables(stack: Stack, part: str) -> dict[str, str]:
     return dict(commands(stack)[part].environment)
+
+
+def files_of_parts(stack: Stack) -> dict[str, list[Path]]:
+    """The files in the data folder that each part is told of."""
+    return {
+        name: [
+            Path(value) for value in command.environment.values() if value.startswith(str(stack.folder)) and Path(value).is_file()
+        ]
+        for name, command in commands(stack).items()
+    }
 
 
 def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path: Path) -> None:
@@ -82,6 +91,7 @@ def test_a_part_gets_its_own_keys_and_no_other_ones(tmp_path: Path) -> None:
             "nats-control-plane.seed",
             "owner.secret",
         ],
+        "workspace": [],
         "aggregator": ["clickhouse.password", "nats-aggregator.seed"],
         "exporter": ["fleet.key", "nats-exporter.seed"],
         "kokoro": ["kokoro.key"],
@@ -93,18 +103,38 @@ def test_the_gateway_and_the_aggregator_get_no_database_password(tmp_path: Path)
     stack = prepared(tmp_path)
     password = stack.keys.postgres_application.read_text().strip()
 
-    assert password in variables(stack, "control-plane")["GLOTTIS_DATABASE_URL"]
-    for part in ("gateway", "aggregator", "kokoro", "clickhouse"):
-        assert password not in " ".join(variables(stack, part).values())
+    holders = [name for name, files in files_of_parts(stack).items() if any(password in file.read_text() for file in files)]
+
+    assert holders == ["migrate", "control-plane"]
 
 
 def test_only_migrations_act_as_the_owner_of_the_database(tmp_path: Path) -> None:
     stack = prepared(tmp_path)
     password = stack.keys.postgres_owner.read_text().strip()
 
-    holders = [name for name, command in commands(stack).items() if password in " ".join(command.environment.values())]
+    holders = [name for name, files in files_of_parts(stack).items() if any(password in file.read_text() for file in files)]
 
     assert holders == ["migrate"]
+
+
+def test_no_password_and_no_token_is_in_a_childs_environment_or_arguments(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
+    (tmp_path / "client.json").write_text('{"url": "http://127.0.0.1:24502", "token": "glt_owner"}')
+    secrets = ["glt_owner", *(file.read_text().strip() for file in stack.keys.folder.iterdir() if file.suffix != ".pub")]
+
+    told = {name: [*command.arguments, *command.environment.values()] for name, command in commands(stack).items()}
+
+    assert "workspace" in told
+    assert [name for name, texts in told.items() for text in texts for secret in secrets if secret in text] == []
+
+
+def test_the_files_with_the_databases_addresses_are_for_their_owner_only(tmp_path: Path) -> None:
+    stack = prepared(tmp_path)
+
+    assert stack.application_url_file.read_text().startswith("postgresql://glottis_app:")
+    assert stack.owner_url_file.read_text().startswith("postgresql://glottis_owner:")
+    for file in (stack.application_url_file, stack.owner_url_file):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_gateway_may_dial_kokoro_and_what_the_operator_names(tmp_path: Path) -> None:
@@ -121,6 +151,7 @@ def test_children_get_neither_the_operators_secrets_nor_a_proxy() -> None:
         "CARTESIA_API_KEY": "sk_car_x",
         "HTTPS_PROXY": "http://proxy",
         "GLOTTIS_TOKEN": "glt_x",
+        "GLOTTIS_DATABASE_URL": "postgresql://someone:else@db/glottis",
         "GLOTTIS_GATEWAY_CONFIG": "gateway.yaml",
         "GLOTTIS_KOKORO_THREADS": "4",
     }
