@@ -24,6 +24,8 @@ class Refusal:
     detail: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """extra answer headers, for example `Retry-After`"""
+    may_be_billed: bool = False
+    """the request's text had left for the provider: an SDK must not send it again by itself, whatever the rule says"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,8 @@ TABLE: dict[str, Rule] = {
 }
 """reason -> Rule. Reasons are stable: dashboards, alerts and callers compare them."""
 
+_BILLED_HELP = "The text had been sent to the provider and may be billed: send it again only if you mean to."
+
 _DETAIL_LIMIT = 300
 _CLOSE_REASON_LIMIT = 123
 """bytes, RFC 6455 §5.5.1"""
@@ -282,8 +286,13 @@ def message_of(refusal: Refusal) -> str:
     return f"{rule.sentence}: {detail}."
 
 
+def _help(refusal: Refusal) -> str:
+    rule = TABLE[refusal.reason]
+    return _BILLED_HELP if refusal.may_be_billed and rule.may_retry else rule.help
+
+
 def _advice(refusal: Refusal) -> str:
-    return f"{message_of(refusal)} {TABLE[refusal.reason].help}".rstrip()
+    return f"{message_of(refusal)} {_help(refusal)}".rstrip()
 
 
 def _speaks_json(place: Endpoint | Profile, version: str) -> bool:
@@ -311,7 +320,7 @@ def http_answer(
             "error": {
                 "reason": refusal.reason,
                 "message": message_of(refusal),
-                "help": rule.help,
+                "help": _help(refusal),
                 "request_id": request_id,
             }
         }
@@ -333,7 +342,7 @@ def http_answer(
         (b"X-Glottis-Request-Id", request_id.encode("ascii", "replace")),
         (b"Cache-Control", b"no-store"),
     ]
-    if not rule.may_retry:
+    if refusal.may_be_billed or not rule.may_retry:
         headers.append((b"x-should-retry", b"false"))
     if rule.status == 401:
         # RFC 6750 §3.1: no error code where no token was presented at all.

@@ -792,10 +792,12 @@ class Session:
         outcome = settled.outcome
         if outcome == "completed" and settled.closed_by == "client":
             outcome = "client_gone"
-        out: list[Command] = [
-            SettleContext(self._contexts.end(context, "cancelled" if context.is_cancelled else outcome, now, settled.reason))
-            for context in self._contexts
-        ]
+        out: list[Command] = []
+        for context in self._contexts:
+            ended = self._contexts.end(context, "cancelled" if context.is_cancelled else outcome, now, settled.reason)
+            ended.is_owed = True  # its text left, and the provider did not say that it failed (ADR 0004)
+            out.append(SettleContext(ended))
+        settled.is_owed = self.tally is not None or None  # likewise a stream's audio
         client, upstream = self._client, self._upstream
         if client is not None:
             self._count_audio()

@@ -14,7 +14,7 @@ from policy.decide import Caller, Route
 from policy.providers.profile import Endpoint
 
 FREE_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "upstream_fault", "provider_error"})
-"""a refused or failed exchange costs nothing (reference: Cartesia pricing, "errors consume no credits")"""
+"""cost nothing unless the edge knows that text had left: see `Tally.final` (Cartesia pricing, "errors consume no credits")"""
 
 FaultPhase: TypeAlias = Literal[
     "", "credential", "resolve", "guard", "connect", "tls", "send", "response_head", "response_body", "internal"
@@ -69,8 +69,9 @@ class Tally:
     def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None) -> UsageEvent:
         """Return the last event, with totals.
 
-        is_owed: None decides by the outcome; True keeps the count of an exchange that failed after the provider had begun
-        to answer it. What is not owed is taken back by a negative delta, so that the events add up to nothing.
+        is_owed: None decides by the outcome; True keeps the count of an exchange that failed after its text had left, and
+        without the provider's own word for it; False takes back what the provider answered with an error, however that
+        ended. What is not owed is taken back by a negative delta, so that the events add up to nothing.
         """
         if is_owed is None:
             is_owed = outcome not in FREE_OUTCOMES

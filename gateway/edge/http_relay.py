@@ -8,6 +8,7 @@ Judging is `policy.decide`'s, framing is `gateway.http1`'s. Read next: `gateway.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 import structlog
@@ -89,6 +90,8 @@ class Exchange:
     _is_judged = True
     """False while a form goes to the only account it can go to, its model still unread: the end is withheld"""
     _is_sent_whole = False
+    _has_sent_text = False
+    """what is metered left for the provider, which bills it whatever happens then"""
     _partial = b""
     _answer: http1.Response | None = None
     _answer_left = 0
@@ -449,6 +452,7 @@ class Exchange:
         self._speaks = facts.speaks
         self._meter = answer_meter(route.endpoint)
         self.context.recorder.admit(tally, int(now * 1000))
+        self._has_sent_text = True
 
     def _write_body(self, pieces: list[bytes], is_end: bool) -> None:
         """Forward body bytes."""
@@ -768,6 +772,8 @@ class Exchange:
     def _refuse(self, refusal: Refusal, outcome: Outcome = "refused") -> None:
         """Answer with a refusal; what was begun upstream is cut."""
         self.settled.reason = refusal.reason
+        if self._has_sent_text:
+            refusal = replace(refusal, may_be_billed=True)
         self._drop_upstream()
         if self._answer is not None:
             self._cut(None, outcome=outcome)
@@ -865,6 +871,7 @@ class Exchange:
         context.open.discard(self.request_id)
         settled = self.settled
         settled.outcome = outcome
+        settled.is_owed = self._is_owed
         settled.peer = self.head.peer
         settled.traceparent = self.request.trace_parent
         settled.tracestate = self.request.trace_state
@@ -872,6 +879,13 @@ class Exchange:
         context.recorder.settle(settled)
 
     # Small help
+
+    @property
+    def _is_owed(self) -> bool | None:
+        """Whether what was counted stays counted (ADR 0004); None: the outcome decides."""
+        if self._answer is not None and self._answer.status >= 400:
+            return False  # the provider says itself that it did not serve this
+        return True if self._has_sent_text else None
 
     def _one_request(self) -> "_OneRequest":
         return _OneRequest(self)

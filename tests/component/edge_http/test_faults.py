@@ -7,6 +7,7 @@ import pytest
 
 from gateway.edge.context import Limits
 from gateway.upstream.origin import PoolSettings
+from policy.usage import Settled
 from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
 from tests.kit.edge import Client, Edge, edge, request, speak
 from tests.kit.waiting import until
@@ -14,6 +15,12 @@ from tests.kit.waiting import until
 
 def reason(body: bytes) -> str:
     return str(json.loads(body)["error_code"])
+
+
+def owed(settled: Settled) -> dict[str, int]:
+    """What the exchange's events add up to, as the recorder makes them."""
+    assert settled.tally is not None
+    return settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals
 
 
 async def test_a_provider_that_nobody_listens_at_is_502_and_costs_nothing() -> None:
@@ -40,6 +47,8 @@ async def test_a_provider_that_does_not_answer_in_time_is_504(double: CartesiaDo
 
         assert (answer.status, reason(answer.body)) == (504, "upstream_timeout")
         assert (settled.outcome, settled.fault_phase, settled.anything_sent) == ("upstream_fault", "response_head", True)
+        assert answer.all(b"x-should-retry") == [b"false"]
+        assert owed(settled) == {"requests": 1, "characters": 6}
         await until(lambda: double.connections[0].gone.is_set())
 
 
@@ -52,6 +61,46 @@ async def test_a_provider_that_does_not_answer_as_http_is_502(client: Client, ga
 
     assert (answer.status, reason(answer.body)) == (502, told)
     assert (settled.outcome, settled.reason) == ("upstream_fault", told)
+
+
+@pytest.mark.parametrize("script", ["close", "not-http", "away"])
+async def test_text_that_was_sent_is_owed_and_not_sent_again_by_an_sdk(
+    client: Client, gateway: Edge, double: CartesiaDouble, script: str
+) -> None:
+    double.scripts["away"] = answers(b"HTTP/1.1 302 Found\r\nLocation: https://elsewhere.test/\r\nContent-Length: 0\r\n\r\n")
+    await client.send(speak(f"X-Double: {script}"))
+
+    answer = await client.answer()
+    (settled,) = await gateway.settled()
+
+    assert answer.all(b"x-should-retry") == [b"false"]
+    assert owed(settled) == {"requests": 1, "characters": 6}
+
+
+async def test_a_request_without_text_whose_provider_went_away_may_be_tried_again(client: Client, gateway: Edge) -> None:
+    await client.send(request("GET", "/cartesia/voices", "X-Double: close"))
+
+    answer = await client.answer()
+    (settled,) = await gateway.settled()
+
+    assert (answer.status, answer.all(b"x-should-retry")) == (502, [])
+    assert owed(settled) == {}
+
+
+async def test_an_answer_to_text_that_was_sent_before_the_pod_was_told_to_stop_forbids_a_retry(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    await client.send(speak("X-Double: silent"))
+    await until(lambda: len(double.requests) == 1)
+    for exchange in gateway.context.open:
+        exchange.abort()
+
+    answer = await client.answer()
+    (settled,) = await gateway.settled()
+
+    assert (reason(answer.body), answer.all(b"x-should-retry")) == ("draining", [b"false"])
+    assert "may be billed" in json.loads(answer.body)["message"]
+    assert owed(settled) == {"requests": 1, "characters": 6}
 
 
 async def test_a_post_is_not_repeated_on_another_connection(client: Client, double: CartesiaDouble) -> None:
@@ -117,6 +166,7 @@ async def test_an_answer_that_breaks_off_breaks_off_at_the_client(
 
     assert b"0\r\n\r\n" not in rest
     assert (settled.outcome, settled.fault_phase, settled.bytes_to_client) == ("upstream_fault", "response_body", came)
+    assert owed(settled) == {"requests": 1, "characters": 6}
 
 
 async def test_a_client_that_hangs_up_ends_the_work_at_the_provider(
@@ -167,6 +217,20 @@ async def test_an_error_of_the_provider_costs_nothing(client: Client, gateway: E
     (settled,) = await gateway.settled()
 
     assert (settled.outcome, settled.status) == ("provider_error", 500)
+    assert owed(settled) == {}
+
+
+async def test_an_error_of_the_provider_that_breaks_off_costs_nothing_either(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    double.scripts["half"] = answers(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\nhalf", goes_on=False)
+    await client.send(speak("X-Double: half"))
+    await client.rest()
+
+    (settled,) = await gateway.settled()
+
+    assert (settled.outcome, settled.upstream_status) == ("upstream_fault", 500)
+    assert owed(settled) == {}
 
 
 async def test_a_provider_that_answers_before_the_upload_ends_is_heard(client: Client, double: CartesiaDouble) -> None:

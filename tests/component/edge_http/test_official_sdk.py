@@ -63,6 +63,16 @@ async def test_a_refusal_is_not_tried_again(sdk: cartesia.AsyncCartesia, gateway
     assert double.connections == []
 
 
+async def test_text_whose_provider_died_is_not_sent_again_by_the_sdk(sdk: cartesia.AsyncCartesia, double: CartesiaDouble) -> None:
+    double.default = double.scripts["close"]
+
+    with pytest.raises(cartesia.InternalServerError) as failed:
+        await sdk.tts.generate(model_id="sonic-3", transcript="Hello.", voice=VOICE, output_format=OUTPUT)
+
+    assert failed.value.body["error_code"] == "upstream_gone"  # type: ignore[index]
+    assert len(double.requests) == 1
+
+
 async def test_the_providers_429_is_tried_again_by_the_sdk_as_without_a_gateway(
     sdk: cartesia.AsyncCartesia, double: CartesiaDouble
 ) -> None:

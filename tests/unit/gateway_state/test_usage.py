@@ -71,7 +71,7 @@ def test_a_failure_before_the_first_delta_counts_nothing() -> None:
     assert counted.final("upstream_fault", 2000).units == {}
 
 
-def test_a_fault_after_the_answer_began_is_owed_when_the_edge_says_so() -> None:
+def test_a_fault_after_the_text_left_is_owed_when_the_edge_says_so() -> None:
     counted = tally()
     counted.add("characters", 42)
     counted.delta(1000)

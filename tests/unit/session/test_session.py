@@ -238,6 +238,27 @@ def test_a_provider_that_breaks_off_fails_the_live_contexts() -> None:
     assert [c.outcome for c in played.contexts] == ["upstream_fault"]
 
 
+def test_text_whose_provider_broke_off_is_owed() -> None:
+    played = (
+        Played()
+        .client(speech("c1", "Hello."))
+        .client(speech("c2", "World!"))
+        .provider(says(type="error", status_code=500, done=True, context_id="c2"))
+    )
+    played.run(played.session.upstream_ended(played.now)).run(played.session.client_ended(played.now))
+    totals = {c.tally.key: c.tally.final(c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
+    assert totals == {"req-1.2": {}, "req-1.1": {"requests": 1, "characters": 6}}
+
+
+def test_audio_whose_provider_broke_off_is_owed() -> None:
+    played = stt().client(client_frame(frames.BINARY, bytes(32000)))
+    played.run(played.session.upstream_ended(played.now)).run(played.session.client_ended(played.now))
+    settled = played.settled
+    assert settled.outcome == "upstream_fault"
+    assert settled.tally is not None
+    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals == {"requests": 1, "audio_in_ms": 1000}
+
+
 def test_audio_is_counted_by_its_encoding_every_fifteen_seconds_and_at_the_end() -> None:
     played = stt()
     assert played.log == ["Record"]
