@@ -2,7 +2,8 @@
 
 Run as a program of its own (`python -m glottis.first_voice`), as a client would be, with SSL_CERT_FILE naming the
 gateway's authority. It knows a base URL and a token, and that answers carry a request id, by which their usage is
-found. Writes a wav file each and one JSON object a line on stdout: when its first audio came, how long it is.
+found. Writes a wav file each and one JSON object a line on stdout: when its first audio came, how long it is. A call
+that fails ends it with `FAILED_STATUS` and one sentence on stderr.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import sys
 import time
 import wave
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from cartesia import Cartesia
+import httpx
+from cartesia import APIStatusError, Cartesia, CartesiaError
 from cartesia.types import RawOutputFormatParam
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+FAILED_STATUS: Final = 2
+"""the exit status when a call failed"""
 
 SAMPLE_RATE: Final = 24_000
 BYTES_A_SAMPLE: Final = 2
@@ -34,6 +41,14 @@ PIECES: Final = (
     "My text came in three pieces, ",
     "as a language model would write it.",
 )
+
+
+class CallFailed(Exception):
+    """A call was refused or cut short. sentence: which one, with the SDK's error, status, reason and request id."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
 
 
 @dataclass(slots=True)
@@ -69,6 +84,45 @@ class Call:
             file.writeframes(bytes(self.audio))
 
 
+@contextmanager
+def _named_failure(name: str) -> Iterator[None]:
+    """Turn what the SDK and its transports raise into a CallFailed."""
+    try:
+        yield
+    except APIStatusError as error:
+        raise CallFailed(_sentence(name, error, error.status_code, error.body)) from error
+    except InvalidStatus as error:
+        raise CallFailed(_sentence(name, error, error.response.status_code, _parsed(error.response.body))) from error
+    except ConnectionClosed as error:
+        code = f"close code {error.rcvd.code}" if error.rcvd else "no close frame"
+        raise CallFailed(f"{name} failed: {type(error).__name__}, {code}") from error
+    except (CartesiaError, WebSocketException, httpx.HTTPError, OSError) as error:
+        raise CallFailed(f"{name} failed: {type(error).__name__}, without an answer") from error
+
+
+def _ensure_no_error(name: str, event: Any) -> None:
+    # Any: the SDK's union of event types.
+    if event.type == "error":
+        raise CallFailed(
+            _sentence(name, event, event.status_code, {"error_code": event.error_code, "request_id": event.request_id})
+        )
+
+
+def _sentence(name: str, error: object, status: int | None, body: object) -> str:
+    # The answer's own message is left out: a provider's may quote what was to be said.
+    fields = body if isinstance(body, dict) else {}
+    details = (("status", status), ("reason", fields.get("error_code")), ("request", fields.get("request_id")))
+    return ", ".join([f"{name} failed: {type(error).__name__}", *(f"{what} {value}" for what, value in details if value)])
+
+
+def _parsed(body: bytes | bytearray) -> object:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+@_named_failure("tts.bytes")
 def tts_bytes(client: Cartesia, model: str, voice: str) -> Call:
     """The whole text in one request, the audio as the body of its answer."""
     call = Call("tts.bytes", BYTES, "bytes.wav")
@@ -79,6 +133,7 @@ def tts_bytes(client: Cartesia, model: str, voice: str) -> Call:
     return call
 
 
+@_named_failure("tts.sse")
 def tts_sse(client: Cartesia, model: str, voice: str) -> Call:
     """The whole text in one request, the audio as server-sent events."""
     call = Call("tts.sse", SSE, "sse.wav")
@@ -90,10 +145,12 @@ def tts_sse(client: Cartesia, model: str, voice: str) -> Call:
     )
     call.key = events.response.headers["x-glottis-request-id"]
     for event in events:
+        _ensure_no_error(call.name, event)
         _hear_event(call, event)
     return call
 
 
+@_named_failure("tts.websocket")
 def tts_websocket(client: Cartesia, model: str, voices: tuple[str, str]) -> list[Call]:
     """Two contexts on one socket, their audio interleaved; the second is fed in pieces that continue one another."""
     with client.tts.websocket_connect() as connection:
@@ -114,6 +171,7 @@ def tts_websocket(client: Cartesia, model: str, voices: tuple[str, str]) -> list
             in_pieces.push(piece)
         in_pieces.no_more_inputs()
         for event in connection:
+            _ensure_no_error("tts.websocket", event)
             name = event.context_id or ""
             _hear_event(speaking[name], event)
             if event.type == "done":
@@ -125,8 +183,6 @@ def tts_websocket(client: Cartesia, model: str, voices: tuple[str, str]) -> list
 
 def _hear_event(call: Call, event: Any) -> None:
     # Any: the SDK's union of event types.
-    if event.type == "error":
-        raise click.ClickException(f"{call.name} failed: {event}")
     if event.type == "chunk":
         call.hear(base64.b64decode(event.data))
 
@@ -147,20 +203,28 @@ def main(base_url: str, model: str, voices: tuple[str, str], out: Path, token: s
     """Make the calls, write their wav files, print one JSON object a call."""
     out.mkdir(parents=True, exist_ok=True)
     client = Cartesia(base_url=base_url, api_key=token)
-    for call in _calls(client, model, voices):
-        call.save(out)
-        json.dump(
-            {
-                "name": call.name,
-                "wav": str(out / call.wav),
-                "key": call.key,
-                "seconds_to_first_audio": call.seconds_to_first_audio,
-                "audio_seconds": call.audio_seconds,
-            },
-            sys.stdout,
-        )
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+    try:
+        for call in _calls(client, model, voices):
+            call.save(out)
+            _tell(call, out)
+    except CallFailed as failure:
+        click.echo(failure.sentence, err=True)
+        sys.exit(FAILED_STATUS)
+
+
+def _tell(call: Call, out: Path) -> None:
+    json.dump(
+        {
+            "name": call.name,
+            "wav": str(out / call.wav),
+            "key": call.key,
+            "seconds_to_first_audio": call.seconds_to_first_audio,
+            "audio_seconds": call.audio_seconds,
+        },
+        sys.stdout,
+    )
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

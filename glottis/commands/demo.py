@@ -18,6 +18,7 @@ from contracts.secret import Secret
 from glottis.console import Console
 from glottis.errors import SetupError
 from glottis.first_run import control_plane, ensure_caller_token
+from glottis.first_voice import FAILED_STATUS
 from glottis.ports import chosen_ports
 from glottis.running import run_stack, stack_options
 from glottis.stack import Stack
@@ -98,14 +99,14 @@ demo.add_command(agent)
 
 
 async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:
-    """Make the calls in a program of their own, as a client would. Raises SetupError with what it said if it fails."""
+    """Make the calls in a program of their own, as a client would. Raises SetupError with its sentence if one fails."""
     environment = {
         **stack.environment,
         "SSL_CERT_FILE": str(stack.certificates.authority),
         "GLOTTIS_DEMO_TOKEN": token.reveal().decode(),
     }
     arguments = ("-P", "-m", "glottis.first_voice", "--base-url", base_url(stack), "--out", str(out))
-    said = await _output_of("The demo's calls failed", arguments, environment, stack.folder)
+    said = await _output_of("The demo's calls failed", arguments, environment, stack)
     return [Spoken(**json.loads(line)) for line in said.splitlines()]
 
 
@@ -132,7 +133,7 @@ async def count(stack: Stack, keys: list[str]) -> dict[str, Counted]:
 async def usage_by_user_and_model(stack: Stack) -> str:
     """Return what `glottis usage --by user,model` prints."""
     arguments = ("-P", "-m", "glottis", "usage", "--by", "user,model", "--data-dir", str(stack.folder))
-    report = await _output_of("`glottis usage` failed", arguments, dict(stack.environment), stack.folder)
+    report = await _output_of("`glottis usage` failed", arguments, dict(stack.environment), stack)
     return f"\n$ glottis usage --by user,model\n{report}"
 
 
@@ -161,14 +162,14 @@ def _counted(row: dict[str, Any]) -> Counted:
     return Counted(row["units"].get("characters", 0), ", ".join(costs) or "unpriced")
 
 
-async def _output_of(failure: str, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> str:
+async def _output_of(failure: str, arguments: tuple[str, ...], environment: dict[str, str], stack: Stack) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        cwd=folder,
+        cwd=stack.folder,
         env=environment,
     )
     try:
@@ -177,6 +178,9 @@ async def _output_of(failure: str, arguments: tuple[str, ...], environment: dict
         process.kill()
         await process.wait()
         raise
+    if process.returncode == FAILED_STATUS:
+        sentence = " ".join(errors.decode(errors="replace").split())
+        raise SetupError(f"{failure}: {sentence}.", f"What the parts say is in {stack.log_folder}; start with gateway.log.")
     if process.returncode != 0:
         raise SetupError(f"{failure}.", f"It said last: {errors.decode(errors='replace')[-2000:].strip()}")
     return output.decode()
