@@ -73,3 +73,7 @@ class Unjudgeable:
     """A judged body or message that cannot be read with certainty; `reason` is a refusal reason."""
 
     reason: str
+    key: str = ""
+    """the judged key that it is about, as the provider spells it; empty where it is about none"""
+    context_id: str | None = None
+    """of a message that names its context with certainty all the same"""

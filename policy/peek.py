@@ -7,7 +7,8 @@ refuses them, the standard one reads on. Forms are read by `policy.form`. Read n
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -127,9 +128,24 @@ def facts_of_json(body: bytes | bytearray | memoryview, endpoint: Endpoint) -> F
                     return NOT_JSON
                 voice = read.get(plan.voice) if plan.voice is not None else None
                 if type(voice) is not dict or _is_each_key_once(body):
-                    return _facts(read, plan)
+                    found = _facts(read, plan)
+                    return found if isinstance(found, Facts) else _placed(found, read.items())
     slow = _members(body, plan)
-    return slow if isinstance(slow, Unjudgeable) else _facts(slow, plan)
+    if isinstance(slow, Unjudgeable):
+        return slow
+    found = _facts(slow, plan)
+    return found if isinstance(found, Facts) else _placed(found, slow.items())
+
+
+def _placed(found: Unjudgeable, members: Iterable[tuple[str, Any]]) -> Unjudgeable:
+    """Add the context that the message names, if no reader can see another; Any: JSON."""
+    named = [(key, value) for key, value in members if key.casefold() == "context_id"]
+    if len(named) != 1:
+        return found
+    key, value = named[0]
+    if key != "context_id" or type(value) is not str or len(value) > _NAME_LIMIT:
+        return found
+    return replace(found, context_id=value)
 
 
 def _is_each_key_once(body: bytes) -> bool:
@@ -154,13 +170,14 @@ def _members(body: bytes, plan: _Plan) -> dict[str, Any] | Unjudgeable:
     members: dict[str, Any] = {}
     for key, value in read:
         if key in plan.keys and key in members:
-            return KEY_TWICE
+            return _placed(replace(KEY_TWICE, key=key), read)
         members[key] = value
     voice = members.get(plan.voice) if plan.voice is not None else None
     if isinstance(voice, _Pairs):
         names = [key for key, _ in voice if key.casefold() in _VOICE_KEYS]
-        if len(set(names)) != len(names):
-            return KEY_TWICE
+        for name in names:
+            if names.count(name) > 1:
+                return _placed(replace(KEY_TWICE, key=f"{plan.voice}.{name.casefold()}"), read)
         members[plan.voice or ""] = dict(voice)
     return members
 
@@ -174,29 +191,29 @@ def _facts(members: dict[str, Any], plan: _Plan) -> Facts | Unjudgeable:
     for key in members:
         if key not in _USUAL and key not in plan.keys and key.casefold() in plan.folded:
             # Parsers that match keys without case (Go's) would take this for the judged key.
-            return KEY_SPELLING
+            return replace(KEY_SPELLING, key=next(one for one in plan.keys if one.casefold() == key.casefold()))
     model = get(plan.model) if plan.model is not None else None
     text = get(plan.text) if plan.text is not None else None
     context = get("context_id")
     if model is not None and not (type(model) is str and len(model) <= _NAME_LIMIT):
-        return VALUE_INVALID
+        return replace(VALUE_INVALID, key=plan.model or "")
     if text is None:
         text = ""
     elif type(text) is not str:
-        return VALUE_INVALID
+        return replace(VALUE_INVALID, key=plan.text or "")
     if context is not None and not (type(context) is str and len(context) <= _NAME_LIMIT):
-        return VALUE_INVALID
+        return replace(VALUE_INVALID, key="context_id")
     voice = get(plan.voice) if plan.voice is not None else None
     is_embedded = False
     if type(voice) is dict:
         for key in voice:
             if key not in _VOICE_KEYS and key.casefold() in _VOICE_KEYS:
-                return KEY_SPELLING
+                return replace(KEY_SPELLING, key=f"{plan.voice}.{key.casefold()}")
         # Whatever else is named, an embedding may be what is spoken with.
         is_embedded = voice.get("embedding") is not None or voice.get("mode") not in (None, "id")
         voice = voice.get("id")
     if voice is not None and not (type(voice) is str and len(voice) <= _NAME_LIMIT):
-        return VALUE_INVALID
+        return replace(VALUE_INVALID, key=f"{plan.voice}.id" if type(get(plan.voice or "")) is dict else plan.voice or "")
     return Facts(
         model or None,
         voice,

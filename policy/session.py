@@ -522,7 +522,7 @@ class Session:
         heard = self._recall.hear(payload)
         if isinstance(heard, Unjudgeable):
             settled.contexts_refused += 1
-            self._refuse(Refusal(heard.reason), None, now, out)
+            self._refuse(Refusal(heard.reason, heard.key), heard.context_id, now, out)
             return
         contexts = self._contexts
         context_id = heard.context_id

@@ -267,7 +267,7 @@ class Exchange:
             self._held = held = [b"".join(held)]
         facts = facts_of_json(held[0] if held else b"", self._place.endpoint)
         if isinstance(facts, Unjudgeable):
-            self._refuse(Refusal(facts.reason))
+            self._refuse(Refusal(facts.reason, facts.key))
             return
         self._facts = facts
         self._judge()

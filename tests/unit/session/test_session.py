@@ -142,6 +142,30 @@ def test_a_message_that_cannot_be_judged_is_dropped(payload: bytes, reason: str)
     assert [error["error_code"] for error in played.errors()] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("payload", "context_id", "named"),
+    [
+        ('{"context_id":"c1","model_id":"sonic-3","transcript":7}', "c1", "transcript"),
+        ('{"context_id":"c1","model_id":["x"],"transcript":"Hi."}', "c1", "model_id"),
+        ('{"context_id":"c1","model_id":"a","model_id":"b","transcript":"Hi."}', "c1", "model_id"),
+        ('{"context_id":"c1","model_id":"a","Transcript":"Hi."}', "c1", "transcript"),
+        ('{"context_id":"c1","transcript":"Hi.","voice":{"mode":"id","id":7}}', "c1", "voice.id"),
+        ('{"context_id":"c1","transcript":"Hi.","voice":7}', "c1", "voice"),
+        ('{"context_id":"c1","transcript":"Hi.","voice":{"id":"a","id":"b"}}', "c1", "voice.id"),
+        ('{"context_id":"c1","transcript":"Hi.","voice":{"ID":"a"}}', "c1", "voice.id"),
+        ('{"context_id":"c1","context_id":"c2","transcript":"Hi."}', None, "context_id"),
+        ('{"context_id":"c1","Context_Id":"c2","transcript":"Hi."}', None, "context_id"),
+        ('{"context_id":7,"transcript":"Hi."}', None, "context_id"),
+    ],
+)
+def test_the_error_of_a_message_that_cannot_be_judged_names_its_context_and_the_key(
+    payload: str, context_id: str | None, named: str
+) -> None:
+    (error,) = Played().client(client_frame(frames.TEXT, payload.encode())).errors()
+    assert error.get("context_id") == context_id
+    assert f": {named}. " in error["message"]
+
+
 def test_an_error_of_ours_waits_for_the_end_of_the_message_that_goes_by() -> None:
     audio = chunk("c1")
     played = Played().client(speech("c1")).provider(audio[:20]).client(speech("c2", model="sonic-9"))
