@@ -131,6 +131,13 @@ TABLE: dict[str, Rule] = {
     "account_revoked": Rule(403, POLICY, "Forbidden", "The provider account was withdrawn", _OWNER),
     "model_not_granted": Rule(403, POLICY, "Forbidden", "The model does not exist or is not granted to you", _OWNER),
     "model_missing": Rule(400, POLICY, "Bad Request", "The request names no model", "Name a model that is granted to you."),
+    "context_unknown": Rule(
+        400,
+        POLICY,
+        "Bad Request",
+        "This context is not open on this socket",
+        "Open it with a message that names a model and a voice.",
+    ),
     "model_on_another_account": Rule(
         400,
         POLICY,

@@ -538,7 +538,8 @@ class Session:
             return
         verdict = self._verdict(heard, context is None, now)
         if isinstance(verdict, Refusal):
-            contexts.refused(context_id, verdict)
+            # A context that was never opened may still be.
+            contexts.refused(None if verdict.reason == "context_unknown" else context_id, verdict)
             self._refuse(verdict, context_id, now, out)
             return
         if verdict.account.id != self.route.account.id:
@@ -575,6 +576,8 @@ class Session:
             earlier = self._contexts.refusal_of(heard.context_id)
             if earlier is not None:
                 return earlier
+            if heard.context_id is not None and (facts.cancels or facts.model is None):
+                return Refusal("context_unknown")
             if facts.model is None:
                 return Refusal("model_missing")
             facts = replace(facts, speaks=True)  # it opens a context with that model and voice

@@ -120,6 +120,25 @@ def test_a_blank_message_that_opens_a_context_is_judged_by_its_model() -> None:
 def test_a_message_of_an_unknown_type_passes_for_an_admitted_context_only() -> None:
     played = Played().client(text(context_id="c1", hint="x")).client(speech("c1")).client(text(context_id="c1", hint="x"))
     assert played.to_upstream == speech("c1") + text(context_id="c1", hint="x")
+    assert [error["error_code"] for error in played.errors()] == ["context_unknown"]
+
+
+@pytest.mark.parametrize(
+    "said", [{"cancel": True}, {"cancel": True, "model_id": "sonic-3"}, {"flush": True}, {"transcript": "", "continue": False}]
+)
+def test_what_ends_a_context_that_was_never_opened_is_told_so(said: dict[str, object]) -> None:
+    played = Played().client(text(context_id="zzz", **said))
+    assert not played.to_upstream
+    assert [(error["error_code"], error["context_id"]) for error in played.errors()] == [("context_unknown", "zzz")]
+
+
+def test_a_context_may_be_opened_after_it_was_cancelled_too_early() -> None:
+    played = Played().client(text(context_id="c1", cancel=True)).client(speech("c1", "", model="sonic-3"))
+    assert played.to_upstream == speech("c1", "", model="sonic-3")
+
+
+def test_a_message_without_context_and_model_is_told_that_the_model_is_missing() -> None:
+    played = Played().client(text(transcript=""))
     assert [error["error_code"] for error in played.errors()] == ["model_missing"]
 
 
