@@ -20,7 +20,8 @@ _BILLED_BY = {
     "tts": ("characters", "audio_out_ms", "requests"),
     "stt": ("audio_in_ms", "requests"),
 }
-"""operation to the units that its price may be for: where one of them has a price, the others are measured, not billed"""
+"""operation to the units that its price may be for: where one of them has a price, the others are measured, not billed.
+Of other operations (voices, datasets, the account) nothing is metered: their requests cost nothing unless an entry says so"""
 
 
 class Billed(Protocol):
@@ -57,13 +58,17 @@ class PriceIndex:
         groups: dict[tuple[str, str, str], list[Price]] = {}
         for entry in usable:
             groups.setdefault((entry.workspace, entry.provider, entry.unit), []).append(entry)
+        self._currencies: dict[tuple[str, str], str] = {}
+        for entry in usable:
+            self._currencies.setdefault((entry.workspace, entry.provider), entry.currency)
         self._groups = {group: PriceBook(revision=book.revision, prices=tuple(entries)) for group, entries in groups.items()}
 
     def priced(self, to: Billed, units: Mapping[str, int], at_ms: int) -> PricedUnits:
         """Return what the units cost. units: unit to quantity; at_ms: when they were measured, which decides the price.
 
         Speech that is priced by the character is not priced by the second as well: its seconds cost 0. Where no unit of
-        an operation has a price, all of its units stay without a cost.
+        an operation has a price, all of its units stay without a cost. Requests of an operation that is not metered cost 0,
+        in the currency of the provider's first entry, as soon as the book prices anything of the provider.
         """
         costs: dict[str, Decimal] = {}
         currencies: dict[str, str] = {}
@@ -75,6 +80,11 @@ class PriceIndex:
             elif (other := self._price_of_another(to, unit, at_ms)) is not None:
                 costs[unit] = Decimal(0)
                 currencies[unit] = other.currency
+            elif unit == "requests" and to.operation not in _BILLED_BY:
+                free_in = self._currencies.get((to.workspace, to.provider))
+                if free_in is not None:
+                    costs[unit] = Decimal(0)
+                    currencies[unit] = free_in
         return PricedUnits(costs, currencies, self.revision)
 
     def _price_of(self, to: Billed, unit: str, at_ms: int) -> Price | None:

@@ -59,6 +59,23 @@ def test_what_is_priced_by_another_unit_is_measured_and_costs_nothing() -> None:
     assert index.priced(attribution(), {"audio_out_ms": 900}, 1000).currencies == {"audio_out_ms": "EUR"}
 
 
+@pytest.mark.parametrize("operation", ["voices.read", "datasets", "account", "unlisted"])
+def test_requests_of_an_operation_that_is_not_metered_cost_nothing_beside_other_prices(operation: str) -> None:
+    index = PriceIndex(PriceBook(revision=5, prices=(price("characters", "1", currency="EUR"),)))
+    priced = index.priced(attribution(operation=operation, model=""), {"requests": 1}, 1000)
+    assert (priced.costs, priced.currencies) == ({"requests": Decimal(0)}, {"requests": "EUR"})
+
+
+def test_requests_of_an_operation_that_is_not_metered_cost_what_an_entry_says() -> None:
+    book = (price("characters", "1"), price("requests", "0.5"))
+    assert costs({"requests": 2}, *book, operation="voices.read") == {"requests": Decimal("1.0")}
+
+
+def test_without_any_price_of_the_provider_requests_stay_unpriced() -> None:
+    elsewhere = price("characters", "1", workspace="other")
+    assert costs({"requests": 1}, elsewhere, operation="voices.read") == {}
+
+
 def test_a_price_of_another_workspace_prices_nothing() -> None:
     assert costs({"characters": 1}, price("characters", "1", workspace="other")) == {}
 
