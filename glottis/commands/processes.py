@@ -66,9 +66,10 @@ def clickhouse() -> int:
 def _run(package: str, extra: str, environ: Mapping[str, str] = os.environ) -> int:
     configure_logs(environ)
     with missing_extra(extra, f"glottis {extra}"):
-        settings_module = importlib.import_module(f"{package}.settings")
+        # Settings before anything large is loaded: a mistake in them is told at once.
+        settings = _settings(importlib.import_module(f"{package}.settings"), environ)
         main = importlib.import_module(f"{package}.main")
-    status: int = main.run(_settings(settings_module, environ))
+    status: int = main.run(settings)
     return status
 
 

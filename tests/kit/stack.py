@@ -79,10 +79,13 @@ class RunningStack:
             Command(
                 arguments=(sys.executable, "-m", "glottis", command, *options, *arguments),
                 environment={
+                    **_way_to_the_registries(),
                     "PATH": os.environ["PATH"],
-                    "HOME": str(self.folder),
+                    "HOME": str(Path.home()),
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                    **{name: value for name in ("GLOTTIS_KOKORO_CACHE_DIR",) if (value := os.environ.get(name))},
+                    # The speech model is the machine's, shared with the tests of Kokoro: put together once.
+                    "GLOTTIS_KOKORO_CACHE_DIR": os.environ.get("GLOTTIS_KOKORO_CACHE_DIR")
+                    or str(Path.home() / ".cache" / "glottis" / "kokoro"),
                 },
                 folder=self.folder,
                 stop_signal=Signals.SIGINT,
@@ -127,6 +130,14 @@ def stack_in_a_folder() -> Iterator[RunningStack]:
         finally:
             if stack._child is not None:
                 stack._child.stop(60)
+
+
+def _way_to_the_registries() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().startswith("npm_config_") or name in ("NODE_EXTRA_CA_CERTS", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+    }
 
 
 def _free_base() -> int:
