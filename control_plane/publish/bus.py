@@ -5,6 +5,7 @@ like a time-out to the caller, so the error callback logs it.
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -105,8 +106,10 @@ class Bus:
         return self._client.is_connected
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._client.close()
+        """Close the connection, whatever its state."""
+        # nats-py writes what is buffered to the lost connection when it is closed between two of them.
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, TimeoutError):
+            await self._client.close()
 
     async def ensure_streams(self) -> None:
         """Make the buckets and event streams, or bring existing ones to these settings."""

@@ -6,6 +6,7 @@ to `error_cb` alone. Knows no event. Read next: `contracts.subjects`, which name
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -85,7 +86,9 @@ class Bus:
             await self.client.flush(timeout=2)
         except Fault:
             pass  # what was not acknowledged is delivered again
-        await self.client.close()
+        # nats-py writes what is buffered to the lost connection when it is closed between two of them.
+        with contextlib.suppress(*Fault, RuntimeError):
+            await self.client.close()
 
     async def consume(
         self,

@@ -109,7 +109,7 @@ async def test_every_character_sent_is_counted_once_whatever_is_killed(
         await nats_child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
         await pod.ready()
         pod.control_plane.client = await account.connect()
-        assert pod.gateway.child.stop() == 0
+        assert pod.gateway.child.stop() == 0, pod.gateway.child.output[-3000:]
 
         events = await settled(pod)
 
