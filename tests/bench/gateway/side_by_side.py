@@ -27,7 +27,7 @@ from tests.kit.gateway import ROOT, GatewayProcess, gateway_command
 from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server
 
-KIT = Path(os.environ.get("BENCH_KIT", ROOT.parent / "shared" / "bench"))
+KIT = Path(os.environ.get("BENCH_KIT", ROOT.parent / "shared" / "bench")).resolve()
 BENCH_PYTHON = os.environ.get("BENCH_PYTHON", sys.executable)
 REPORT = ROOT / "docs" / "benchmarks.md"
 UPSTREAM = "http://127.0.0.1:9003"
