@@ -16,8 +16,9 @@ import msgspec
 from contracts import codec
 from contracts.snapshot import PrincipalKind
 
-Unit: TypeAlias = Literal["characters", "audio_in_ms", "audio_out_ms", "requests"]
-UNITS: tuple[str, ...] = ("characters", "audio_in_ms", "audio_out_ms", "requests")
+Unit: TypeAlias = Literal["characters", "audio_in_ms", "audio_out_ms", "requests", "unmeasured"]
+UNITS: tuple[str, ...] = ("characters", "audio_in_ms", "audio_out_ms", "requests", "unmeasured")
+"""`unmeasured`: 1 where audio went by whose length cannot be told; it has no price, so that it shows"""
 
 Outcome: TypeAlias = Literal[
     "completed",

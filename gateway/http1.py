@@ -77,6 +77,12 @@ class Response:
     location: bytes | None = None
     request_id: bytes = b""
     """the provider's own `X-Request-ID`"""
+    content_type: bytes = b""
+    """in lower case"""
+    is_coded: bool = False
+    """the body is compressed: it can be relayed, not read"""
+    audio_ms: int | None = None
+    """what Kokoro's container says of the length of its audio (`X-Audio-Duration`, in seconds)"""
     declared: int | None = None
     """the Content-Length, if there was one; on an answer without a body it is no framing"""
 
@@ -102,6 +108,9 @@ _TRACE_PARENT: Final = 8
 _TRACE_STATE: Final = 9
 _REQUEST_ID: Final = 10
 _HOP: Final = 11
+_CONTENT_TYPE: Final = 12
+_CONTENT_CODING: Final = 13
+_AUDIO_DURATION: Final = 14
 _KINDS: Final = {
     **dict.fromkeys(HOP_BY_HOP, _HOP),
     b"content-length": _LENGTH_OF_BODY,
@@ -114,6 +123,9 @@ _KINDS: Final = {
     b"traceparent": _TRACE_PARENT,
     b"tracestate": _TRACE_STATE,
     b"x-request-id": _REQUEST_ID,
+    b"content-type": _CONTENT_TYPE,
+    b"content-encoding": _CONTENT_CODING,
+    b"x-audio-duration": _AUDIO_DURATION,
 }
 _ORDINARY: Final = 0
 _kinds_seen: Final[dict[bytes, int]] = {}
@@ -299,6 +311,12 @@ def _read_headers(response: Response) -> None:
             response.request_id = value
         elif kind == _LOCATION:
             response.location = value
+        elif kind == _CONTENT_TYPE:
+            response.content_type = value.lower()
+        elif kind == _CONTENT_CODING:
+            response.is_coded = value.lower() != b"identity"
+        elif kind == _AUDIO_DURATION:
+            response.audio_ms = _milliseconds(value)
         elif kind == _CODING:
             if is_chunked or value.lower() != b"chunked":
                 raise Malformed("upstream_protocol", "transfer coding")
@@ -317,6 +335,13 @@ def _read_headers(response: Response) -> None:
         response.length = response.declared
 
 
+def _milliseconds(seconds: bytes) -> int | None:
+    """Return a number of seconds in a header as milliseconds; None if it is none."""
+    found = _SECONDS.fullmatch(seconds)
+    return None if found is None else round(float(seconds) * 1000)
+
+
+_SECONDS: Final = re.compile(rb"[0-9]{1,6}(?:\.[0-9]{1,9})?")
 _LONGEST_SIZE_LINE: Final = 256
 
 

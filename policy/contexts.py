@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from contracts.events import Outcome
+from policy.audio import base64_bytes
 from policy.refusal import Refusal
 from policy.route import Route
 from policy.usage import Settled, SettledContext, Tally
@@ -26,72 +27,137 @@ _MOST_ANONYMOUS: Final = 64
 
 
 class Said(msgspec.Struct):
-    """What the gateway reads of a provider's message; everything else is skipped, audio included. Types are not trusted."""
+    """What the gateway reads of a provider's message; everything else is skipped, audio included. Types are not trusted.
+
+    The words are Cartesia's, and those of Kokoro's container (`synthesis_complete`, `audio_stream_end`, the durations, `code`).
+    """
 
     type: object = None
     context_id: object = None
     done: object = None
     status_code: object = None
     error_code: object = None
+    code: object = None
+    data: object = None
+    """audio as base64; `said_by` puts the size of what it decodes to in its place, in bytes"""
+    cancelled: object = None
+    total_duration_s: object = None
+    duration_s: object = None
+
+    @property
+    def audio_bytes(self) -> int:
+        """Return how much audio the message carries."""
+        return self.data if type(self.data) is int else 0
+
+    @property
+    def is_end(self) -> bool:
+        """Tell whether nothing more of this context, or of this answer, comes."""
+        return self.done is True or self.type == "synthesis_complete"
+
+    @property
+    def audio_ms(self) -> int | None:
+        """Return what the provider says itself of the length of its audio; None if it does not."""
+        seconds = self.total_duration_s if self.total_duration_s is not None else self.duration_s
+        if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+            return None
+        return round(seconds * 1000)
+
+    @property
+    def reason(self) -> str:
+        """Return an error as a reason: its code, else its status; never its words."""
+        for code in (self.error_code, self.code):
+            if isinstance(code, str) and code:
+                return code[:64]
+        return f"status_{self.status_code}"[:64]
 
 
 _LONG: Final = 512
 """bytes; a message over it is worth a look for its audio first"""
 _AUDIO: Final = re.compile(rb'"data"\s*:\s*"')
+_MOST_SECONDS: Final = 1_000_000
 
 _READER: Final = msgspec.json.Decoder(Said)
 
 
 def said_by(payload: bytes) -> Said | None:
     """Read a provider's text message; None if it is no JSON object."""
+    audio_bytes = 0
     if len(payload) > _LONG:
-        payload = _without_audio(payload)
+        payload, audio_bytes = _without_audio(payload)
     try:
-        return _READER.decode(payload)
+        said = _READER.decode(payload)
     except msgspec.DecodeError:  # also ValidationError: an array, a bare word (speech-to-text has those)
         return None
+    data = said.data
+    if data is not None:
+        said.data = None if type(data) is not str else base64_bytes(data) if data else audio_bytes
+    return said
 
 
-def _without_audio(payload: bytes) -> bytes:
-    """Return the message with its `data` emptied, if that is one plain string: base64 is most of a message, and says nothing.
+def _without_audio(payload: bytes) -> tuple[bytes, int]:
+    """Return the message with its `data` emptied, if that is one plain string, and what that decodes to, in bytes.
 
-    `"data"` and a colon can only be a key (inside a string the quotes would be escaped), and what follows it up to the next
-    quote, which no backslash precedes, is its value. So the two texts differ in nothing else.
+    Base64 is most of a message, and says nothing. `"data"` and a colon can only be a key (inside a string the quotes would
+    be escaped), and what follows it up to the next quote, which no backslash precedes, is its value. So the two texts differ
+    in nothing else.
     """
     found = _AUDIO.search(payload, 0, _LONG)
     if found is None:
-        return payload
+        return payload, 0
     begin = found.end()
     end = payload.find(b'"', begin)
     if end < 0 or payload.find(b"\\", begin, end) >= 0:
-        return payload
-    return payload[:begin] + payload[end:]
+        return payload, 0
+    padding = (payload[end - 1] == 0x3D) + (payload[end - 2] == 0x3D) if end - begin >= 4 else 0
+    return payload[:begin] + payload[end:], (end - begin) * 3 // 4 - padding
 
 
 class Context:
     """One live context: what its later messages are judged against, and what it settles as."""
 
-    __slots__ = ("asked_as", "ends_by", "is_cancelled", "last_audio_at", "refusal", "route", "settled")
+    __slots__ = (
+        "asked_as",
+        "audio_bytes",
+        "audio_rate",
+        "ends_by",
+        "is_cancelled",
+        "last_audio_at",
+        "refusal",
+        "route",
+        "settled",
+    )
 
-    def __init__(self, asked_as: str | None, route: Route, settled: SettledContext) -> None:
+    def __init__(self, asked_as: str | None, route: Route, settled: SettledContext, audio_rate: int) -> None:
+        """audio_rate: bytes a second of the audio that was asked for; 0: it cannot be known."""
         self.asked_as = asked_as
         self.route = route
         self.settled = settled
         self.is_cancelled = False
         self.last_audio_at = 0.0
+        self.audio_rate = audio_rate
+        self.audio_bytes = 0
         self.refusal: Refusal | None = None
         """set when its model or voice was withdrawn while it lived: nothing more of it passes"""
         self.ends_by = 0.0
         """when a withdrawn or cancelled context must have ended, Unix seconds; 0.0: no such time"""
 
-    def audio_arrived(self, now: float) -> None:
-        """Note an arrival of audio."""
+    def audio_arrived(self, size: int, now: float) -> None:
+        """Note an arrival of audio. size: in bytes."""
         settled = self.settled
+        self.audio_bytes += size
         if not settled.first_audio_at:
             settled.first_audio_at = now
         elif now - self.last_audio_at > settled.largest_audio_gap:
             settled.largest_audio_gap = now - self.last_audio_at
         self.last_audio_at = now
+
+    def count_audio(self) -> None:
+        """Bring the tally up to the audio that came; what cannot be measured is told as that."""
+        if self.audio_bytes:
+            if self.audio_rate:
+                self.settled.tally.set("audio_out_ms", self.audio_bytes * 1000 // self.audio_rate)
+            else:
+                self.settled.tally.set("unmeasured", 1)
 
 
 class Contexts:
@@ -136,14 +202,14 @@ class Contexts:
         if context_id is not None:
             _remember(self._refused, context_id, refusal)
 
-    def open(self, context_id: str | None, voice: str, route: Route, now: float) -> Context:
-        """Make the context of a message that was admitted."""
+    def open(self, context_id: str | None, voice: str, route: Route, audio_rate: int, now: float) -> Context:
+        """Make the context of a message that was admitted. audio_rate: see Context."""
         session = self._session
         session.contexts += 1
         metadata = dict(route.metadata) if route.metadata else None
         tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, metadata)
         settled = SettledContext(session, tally, now, model=route.model, voice=voice)
-        context = Context(context_id, route, settled)
+        context = Context(context_id, route, settled, audio_rate)
         if context_id is None:
             self._anonymous.append(context)
         else:
@@ -181,6 +247,7 @@ class Contexts:
         else:
             del self._live[context.asked_as]
             _remember(self._ended, context.asked_as, None)
+        context.count_audio()
         settled = context.settled
         settled.outcome = outcome
         settled.reason = reason

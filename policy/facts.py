@@ -66,6 +66,8 @@ class Facts:
     encoding: str | None = None
     sample_rate: int | None = None
     """of the audio sent, where the query names it: what turns bytes into milliseconds"""
+    output: object = None
+    """what the audio asked for is to be (`output_format`), as it stands in JSON: not checked; see policy.audio"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import re
 from enum import Enum, auto
 from urllib.parse import unquote
 
+from policy.audio import AudioGauge
 from policy.facts import Facts, Unjudgeable
 from policy.peek import characters_of
 from policy.providers.profile import Endpoint
@@ -20,6 +21,9 @@ TEXT_LIMIT = 1 << 20
 PART_HEAD_LIMIT = 4096
 PARTS_LIMIT = 1000
 _EPILOGUE_LIMIT = 64
+_NOTED_LIMIT = 64
+"""bytes of a field that says what the answer's audio is to be"""
+_OUTPUT_PARTS = ("container", "encoding", "sample_rate", "bit_rate")
 
 MALFORMED = Unjudgeable("form_malformed")
 FIELD_TWICE = Unjudgeable("form_field_twice")
@@ -80,14 +84,19 @@ class FormReader:
         "_endpoint",
         "_field",
         "_fields",
+        "_gauge",
+        "_gauged",
         "_is_told",
         "_names_other_voice",
+        "_noted",
+        "_output",
         "_parts",
         "_state",
         "_wanted",
     )
 
-    def __init__(self, content_type: bytes | None, endpoint: Endpoint) -> None:
+    def __init__(self, content_type: bytes | None, endpoint: Endpoint, audio_rate: int = 0) -> None:
+        """audio_rate: bytes a second of the file to be measured, where that is raw; 0: unknown."""
         boundary = form_boundary(content_type)
         self._answer: Unjudgeable | None = NO_FORM if boundary is None else None
         self._delimiter = b"\r\n--" + (boundary or b"")
@@ -103,11 +112,31 @@ class FormReader:
         self._field = ""
         self._parts = 0
         self._is_told = False
+        self._gauge = AudioGauge(audio_rate)
+        """measures the file whose length is billed, as it passes"""
+        self._gauged = False
+        stem = endpoint.output_key
+        self._output = {} if stem is None else {f"{stem}[{part}]": b"" for part in _OUTPUT_PARTS}
+        self._noted = ""
+
+    @property
+    def output(self) -> dict[str, str | int | None]:
+        """What the answer's audio is to be, as the form said so far, in the shape of a JSON body's `output_format`."""
+        said: dict[str, str | int | None] = {}
+        for name, value in self._output.items():
+            text = value.decode("latin-1")
+            said[name.partition("[")[2][:-1]] = int(text) if text.isascii() and text.isdecimal() else text or None
+        return said
 
     @property
     def is_complete(self) -> bool:
         """Whether the form's closing boundary was read."""
         return self._state is _State.END and self._answer is None
+
+    @property
+    def file_ms(self) -> int | None:
+        """How long the file is whose length is billed; None if that is not known, or not all of it was read."""
+        return self._gauge.milliseconds() if self.is_complete and self._gauge.size else None
 
     def feed(self, data: bytes) -> Facts | Unjudgeable | None:
         """Return what became known with these bytes; None if nothing did."""
@@ -134,8 +163,10 @@ class FormReader:
         if state is _State.FILE:
             at = carry.find(self._delimiter)
             if at < 0:
+                self._pass(carry, max(0, len(carry) - len(self._delimiter) + 1))
                 self._carry = carry[-(len(self._delimiter) - 1) :]
                 return False
+            self._pass(carry, at)
             self._after_delimiter(at)
         elif state is _State.FIELD:
             at = carry.find(self._delimiter)
@@ -182,6 +213,13 @@ class FormReader:
             return False
         return True
 
+    def _pass(self, carry: bytes, size: int) -> None:
+        """Look at the first bytes of what is there of a part that is not judged, on their way."""
+        if self._gauged:
+            self._gauge.feed(memoryview(carry)[:size])
+        elif self._noted:
+            self._output[self._noted] = (self._output[self._noted] + carry[:size])[:_NOTED_LIMIT]
+
     def _after_delimiter(self, at: int) -> None:
         self._carry = self._carry[at + len(self._delimiter) :]
         self._state = _State.AFTER_DELIMITER
@@ -214,6 +252,12 @@ class FormReader:
         field = names[0].decode("latin-1")
         plain = unquote(field).strip().casefold()
         self._state = _State.FILE
+        # A second file of that name could be the one that is read: then its length is not known either.
+        self._gauged = field == self._endpoint.file_key
+        if self._gauged and self._gauge.size:
+            self._gauge = AudioGauge()
+            self._gauged = False
+        self._noted = field if field in self._output else ""
         if field in self._wanted:
             if field in self._fields:
                 self._answer = FIELD_TWICE

@@ -39,6 +39,7 @@ class _Plan:
     model: str | None
     text: str | None
     voice: str | None
+    output: str | None
     keys: frozenset[str]
     folded: frozenset[str]
     literals: tuple[bytes, ...]
@@ -98,6 +99,7 @@ def _plan_of(endpoint: Endpoint) -> _Plan:
             endpoint.model_key,
             endpoint.text_key,
             endpoint.voice_key,
+            endpoint.output_key,
             keys,
             frozenset(key.casefold() for key in keys),
             tuple(b'"%b"' % key.encode() for key in sorted(keys)),
@@ -226,7 +228,31 @@ def _facts(members: dict[str, Any], plan: _Plan) -> Facts | Unjudgeable:
         get("continue") is True,
         get("cancel") is True,
         get("flush") is True,
+        None,
+        None,
+        _output(members, plan),
     )
+
+
+_CONTAINERS = {"wav": "wav", "mp3": "mp3", "pcm": "raw"}
+"""the formats of Kokoro's container, by the names of Cartesia's"""
+
+
+def _output(members: dict[str, Any], plan: _Plan) -> object:
+    """Return what the audio is to be, in the shape of Cartesia's `output_format`."""
+    if plan.output == "output_format":
+        return members.get(plan.output)
+    if plan.output is None:
+        return None
+    # Kokoro's container names the parts at top level, and has these defaults (docs/kokoro.md).
+    named = members.get(plan.output, "wav")
+    container = "raw" if plan.output == "sample_rate" else _CONTAINERS.get(named) if type(named) is str else None
+    return {
+        "container": container,
+        "encoding": "pcm_s16le",
+        "sample_rate": members.get("sample_rate", 24_000),
+        "bit_rate": 48_000,
+    }
 
 
 def characters_of(text: str) -> int:

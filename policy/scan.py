@@ -359,8 +359,11 @@ class _Query:
         self.facts = _NO_FACTS
         judged: dict[bytes, str] = {}
         wanted: tuple[bytes, ...] = ()
-        if endpoint.model_in_query and endpoint.model_key is not None:
-            wanted = (endpoint.model_key.encode(), *_AUDIO_PARAMETERS)
+        named_model = endpoint.model_key.encode() if endpoint.model_in_query and endpoint.model_key is not None else b""
+        if named_model:
+            wanted = (named_model, *_AUDIO_PARAMETERS)
+        elif endpoint.metering == "stt_batch":
+            wanted = _AUDIO_PARAMETERS
         pieces = query.split(b"&")
         is_cut = False
         for at, piece in enumerate(pieces):
@@ -393,7 +396,7 @@ class _Query:
         if judged:
             rate = judged.get(b"sample_rate", "")
             self.facts = Facts(
-                model=judged.get(wanted[0]) or None,
+                model=judged.get(named_model) or None,
                 encoding=judged.get(b"encoding"),
                 sample_rate=int(rate) if rate.isascii() and rate.isdigit() and len(rate) < 9 else None,
             )

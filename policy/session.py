@@ -15,6 +15,7 @@ import msgspec
 from contracts.events import Outcome
 from contracts.secret import Secret
 from policy import frames
+from policy.audio import bytes_a_second, raw_rate
 from policy.contexts import Contexts, said_by
 from policy.facts import Facts, Unjudgeable
 from policy.frames import Gate, Message, Tap, Walker
@@ -104,8 +105,8 @@ Command: TypeAlias = ToClient | ToUpstream | Record | SettleContext | Redial | E
 FORWARD: Final[list[Command]] = []
 """what came passes to the other side as it came; compared by identity"""
 
-_WIDTHS: Final = {"pcm_s16le": 2, "pcm_s32le": 4, "pcm_f16le": 2, "pcm_f32le": 4, "pcm_mulaw": 1, "pcm_alaw": 1}
-"""encoding -> bytes a sample (Cartesia docs, speech-to-text; mono)"""
+_MOST_READ_BYTES: Final = 64 * 1024
+"""of a message of a recognition: transcripts and errors are smaller"""
 
 _MOST_HASHED: Final = 1_000_000
 """characters of a context after which its texts are no longer kept for the hash: a context may go on for hours"""
@@ -114,11 +115,6 @@ _NO_FACTS: Final = Facts()
 
 _IDLE_REASON: Final = b"connection idle timeout"
 """Cartesia's words when it ends a quiet socket with 1000 (pipecat #1818)"""
-
-
-def audio_bytes_a_second(facts: Facts) -> int:
-    """Return bytes a second of the raw audio that a handshake announces; 0 if it cannot be known."""
-    return _WIDTHS.get(facts.encoding or "", 0) * (facts.sample_rate or 0)
 
 
 class Session:
@@ -140,11 +136,13 @@ class Session:
         "_contexts",
         "_cut_by",
         "_cut_reason",
+        "_error",
         "_finish_by",
         "_gate",
         "_has_ended_client",
         "_has_ended_upstream",
         "_has_finished",
+        "_has_heard",
         "_has_sent",
         "_is_draining",
         "_is_redialling",
@@ -201,14 +199,23 @@ class Session:
         judged = route.endpoint.judged == "message"
         self._gate = Gate(limits.judged_message_bytes) if judged else None
         self._client = None if judged else Walker("client", limits.message_bytes)
-        self._reader = Tap(limits.message_bytes, limits.judged_message_bytes) if judged else None
+        is_recognition = route.endpoint.metering == "stt_stream"
+        self._reader: Tap | None = None
+        if judged:
+            self._reader = Tap(limits.message_bytes, limits.judged_message_bytes)
+        elif is_recognition:
+            self._reader = Tap(limits.message_bytes, _MOST_READ_BYTES)
         self._upstream: Walker = self._reader or Walker("server", limits.message_bytes)
         self._recall = Recall(route.endpoint)
         self._contexts = Contexts(settled, pod, limits.contexts)
         self._judged: dict[tuple[str | None, str | None, bool, bool], Route | Refusal] = {}
         self.tally = None if judged else Tally(settled.request_id, route.attribution, pod, dict(route.metadata))
         settled.tally = self.tally
-        self._audio_rate = audio_bytes_a_second(facts) if route.endpoint.metering == "stt_stream" else 0
+        self._audio_rate = bytes_a_second(facts.encoding, facts.sample_rate) if is_recognition else 0
+        if self.tally is not None and is_recognition and not self._audio_rate:
+            self.tally.add("unmeasured", 1)
+        self._has_heard = False  # the provider recognised something
+        self._error = ""  # the reason of its last error, as long as nothing came after it
 
         self._takes = True  # what the client sends goes to the provider
         self._passes = True  # what the provider sends goes to the client, and nothing of ours waits to go between
@@ -273,7 +280,8 @@ class Session:
         else:
             errors = False
             for opcode, payload in reader.feed(data):
-                if self._provider_said(opcode, payload, now, out):
+                is_judged = self.tally is None
+                if self._provider_said(opcode, payload, now, out) if is_judged else self._recognition_said(opcode, payload):
                     errors = True
             if self._passes and not upstream.is_over and self._clear not in data:
                 if not out:
@@ -384,10 +392,14 @@ class Session:
                     self._end(context.refusal.reason, now, out)
                 else:
                     out.append(SettleContext(self._contexts.end(context, "cancelled", now)))
-        if self.tally is not None and now - self._usage_at >= self._limits.usage_seconds:
+        if now - self._usage_at >= self._limits.usage_seconds:
             self._usage_at = now
-            self._count_audio()
-            out.append(Record(self.tally))
+            if self.tally is not None:
+                self._count_audio()
+                out.append(Record(self.tally))
+            for context in self._contexts:
+                context.count_audio()
+                out.append(Record(context.settled.tally))
         if self._is_draining and self._client is not None:
             seen = self._client.messages + self._upstream.messages
             if seen != self._messages_seen:
@@ -551,7 +563,7 @@ class Session:
             out.append(Redial(verdict))
             return
         if context is None:
-            context = contexts.open(context_id, heard.facts.voice or "", verdict, now)
+            context = contexts.open(context_id, heard.facts.voice or "", verdict, raw_rate(heard.facts.output), now)
             if context_id is None and (surplus := contexts.surplus()) is not None:
                 out.append(SettleContext(contexts.end(surplus, "completed", now)))
         about = context.settled
@@ -609,7 +621,7 @@ class Session:
         contexts = self._contexts
         if opcode == frames.BINARY:  # audio as it is (Kokoro's own socket)
             if (context := contexts.answered(None)) is not None:
-                context.audio_arrived(now)
+                context.audio_arrived(len(payload or b""), now)
             if not self.settled.first_audio_at:
                 self.settled.first_audio_at = now
             return False
@@ -621,15 +633,29 @@ class Session:
             if not self.settled.first_audio_at:
                 self.settled.first_audio_at = now
             if context is not None:
-                context.audio_arrived(now)
+                context.audio_arrived(said.audio_bytes, now)
         if said.type == "error":
             if context is not None and said.done is not False:
-                reason = said.error_code if isinstance(said.error_code, str) else f"status_{said.status_code}"
-                out.append(SettleContext(contexts.end(context, "provider_error", now, reason[:64])))
+                out.append(SettleContext(contexts.end(context, "provider_error", now, said.reason)))
             return True
-        if said.done is True and context is not None:
-            outcome: Outcome = "cancelled" if context.is_cancelled else "completed"
+        if said.is_end and context is not None:
+            if said.audio_ms is not None:
+                context.settled.tally.provider_said("audio_out_ms", said.audio_ms)
+            outcome: Outcome = "cancelled" if context.is_cancelled or said.cancelled is True else "completed"
             out.append(SettleContext(contexts.end(context, outcome, now)))
+        return False
+
+    def _recognition_said(self, opcode: int, payload: bytes | None) -> bool:
+        """Note whether a recognition bore fruit, and whether it failed. True as above."""
+        said = said_by(payload) if payload is not None and opcode == frames.TEXT else None
+        if said is None:
+            return True
+        if said.type == "error":
+            self._error = said.reason
+            return True
+        if said.type != "connected":
+            self._has_heard = True
+            self._error = ""
         return False
 
     # ---- ends
@@ -801,6 +827,10 @@ class Session:
             ended.is_owed = True  # its text left, and the provider did not say that it failed (ADR 0004)
             out.append(SettleContext(ended))
         settled.is_owed = self.tally is not None or None  # likewise a stream's audio
+        if self._error:
+            # Errors cost nothing (Cartesia docs, pricing); what was recognised before one does.
+            settled.is_owed = self._has_heard
+            settled.outcome, settled.reason = "provider_error", self._error
         client, upstream = self._client, self._upstream
         if client is not None:
             self._count_audio()
@@ -813,5 +843,4 @@ class Session:
     def _count_audio(self) -> None:
         """Bring the tally up to the audio that went to the provider (Cartesia: silence counts; pings and text do not)."""
         if self.tally is not None and self._client is not None and self._audio_rate:
-            milliseconds = self._client.binary_bytes * 1000 // self._audio_rate
-            self.tally.add("audio_in_ms", milliseconds - self.tally.totals.get("audio_in_ms", 0))
+            self.tally.set("audio_in_ms", self._client.binary_bytes * 1000 // self._audio_rate)

@@ -57,6 +57,10 @@ class Tally:
         """Count a quantity, in the unit's own measure (see contracts.events.UNITS)."""
         self._totals[unit] = self._totals.get(unit, 0) + quantity
 
+    def set(self, unit: str, quantity: int) -> None:
+        """Set what a quantity has come to so far."""
+        self._totals[unit] = quantity
+
     def provider_said(self, unit: str, quantity: int) -> None:
         """Keep a figure of the provider's own, to stand beside ours in the final event."""
         self._units_of_provider[unit] = quantity

@@ -70,6 +70,7 @@ class _Stored:
     account: str
     model: str
     operation: str
+    endpoint: str
 
 
 class Jobs:
@@ -183,7 +184,7 @@ def _repriced(row: Row, prices: PriceIndex) -> Row | None:
     """Return the row with what it costs now; None if that is what it says already."""
     fields = dict(zip(USAGE_COLUMNS, row, strict=True))
     at_ms = _milliseconds(fields["at"].replace(tzinfo=UTC))
-    to = _Stored(fields["workspace"], fields["provider"], fields["account"], fields["model"], fields["operation"])
+    to = _Stored(*(fields[name] for name in ("workspace", "provider", "account", "model", "operation", "endpoint")))
     priced = prices.priced(to, fields["units"], at_ms)
     if priced.costs == fields["costs"] and priced.currencies == fields["currencies"]:
         return None

@@ -19,9 +19,15 @@ _LARGEST_PRICE = Decimal(1_000_000)
 _BILLED_BY = {
     "tts": ("characters", "audio_out_ms", "requests"),
     "stt": ("audio_in_ms", "requests"),
+    "voice_changer": ("audio_in_ms", "requests"),
 }
 """operation to the units that its price may be for: where one of them has a price, the others are measured, not billed.
 Of other operations (voices, datasets, the account) nothing is metered: their requests cost nothing unless an entry says so"""
+
+
+def _operation(to: "Billed") -> str:
+    """Return what decides how an event is billed: the voice changer is speech, and is billed by what it listens to."""
+    return "voice_changer" if to.endpoint.startswith("voice_changer.") else to.operation
 
 
 class Billed(Protocol):
@@ -37,6 +43,8 @@ class Billed(Protocol):
     def model(self) -> str: ...
     @property
     def operation(self) -> str: ...
+    @property
+    def endpoint(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ class PriceIndex:
 
         Speech that is priced by the character is not priced by the second as well: its seconds cost 0. Where no unit of
         an operation has a price, all of its units stay without a cost. Requests of an operation that is not metered cost 0,
-        in the currency of the provider's first entry, as soon as the book prices anything of the provider.
+        in the currency of the provider's first entry, as soon as the book prices anything of the provider. What could not be
+        measured has no cost unless it is characters that are paid for, which always are.
         """
         costs: dict[str, Decimal] = {}
         currencies: dict[str, str] = {}
@@ -92,7 +101,10 @@ class PriceIndex:
         return None if group is None else group.price_of(to.workspace, to.provider, to.account, to.model, unit, at_ms)
 
     def _price_of_another(self, to: Billed, unit: str, at_ms: int) -> Price | None:
-        for other in _BILLED_BY.get(to.operation, ("requests",)):
+        billed_by = _BILLED_BY.get(_operation(to), ("requests",))
+        if unit == "unmeasured":
+            billed_by = tuple(other for other in billed_by if other == "characters")
+        for other in billed_by:
             if other != unit and (price := self._price_of(to, other, at_ms)) is not None:
                 return price
         return None

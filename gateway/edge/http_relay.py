@@ -20,16 +20,18 @@ from gateway import http1
 from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_answer
 from gateway.edge.context import EdgeContext
 from gateway.edge.masking import Masker
-from gateway.edge.metering import AnswerMeter, answer_meter
+from gateway.edge.metering import AnswerMeter, NoMeter, answer_meter
 from gateway.state.credentials import NoCredential
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.faults import Phase, UpstreamFault
 from gateway.upstream.origin import Origin
+from policy.audio import bytes_a_second
 from policy.decide import Admit, NeedFacts, NeedKeys, judge_message
 from policy.facts import Facts, Unjudgeable
 from policy.form import FormReader
 from policy.peek import facts_of_json
 from policy.providers import registry
+from policy.providers.profile import Endpoint
 from policy.refusal import TABLE, Refusal
 from policy.repeated import Repeated
 from policy.rewrite import request_head, response_headers
@@ -81,6 +83,8 @@ class Exchange:
     _body_size = 0
     _chunks: http1.ChunkedBody | None = None
     _form: FormReader | None = None
+    _file: FormReader | None = None
+    """measures a form's file whose length is billed; the form itself if that is judged"""
     _has_continued = False
     _credential: Secret | None = None
     _origin: Origin | None = None
@@ -99,8 +103,8 @@ class Exchange:
     _writes_chunks = False
     _masker: Masker | None = None
     _meter: AnswerMeter | None = None
-    _speaks = False
-    """the answer's first bytes are awaited as audio"""
+    _audio_at = 0.0
+    """when audio last came"""
     _tally: Tally | None = None
     _is_ending = False
 
@@ -207,8 +211,7 @@ class Exchange:
             self._invite_body()
             self._switch(Exchange._hold_json)
         else:
-            scan = self.head.scan
-            self._form = FormReader(scan.content_type if scan is not None else None, need.endpoint)
+            self._form = self._file = self._form_reader(need.endpoint)
             self._invite_body()
             self._switch(Exchange._read_form)
 
@@ -240,6 +243,11 @@ class Exchange:
         self.edge.flow.resume_reading()
         if held or self.is_request_done:
             intake(self, held, self.is_request_done)
+
+    def _form_reader(self, endpoint: Endpoint) -> FormReader:
+        scan = self.head.scan
+        said = Facts() if scan is None else scan.facts  # raw files say in the query what they are
+        return FormReader(None if scan is None else scan.content_type, endpoint, bytes_a_second(said.encoding, said.sample_rate))
 
     # What becomes of the body
 
@@ -416,6 +424,9 @@ class Exchange:
         self.settled.anything_sent = True
         if self.is_request_done:
             held = self._held
+            if self._form is None and self._file is not None:
+                for piece in held:
+                    self._file.feed(piece)
             if self.request.method not in _REPEATABLE:
                 self._held = []
             body = held[0] if len(held) == 1 else b"".join(held)
@@ -444,13 +455,14 @@ class Exchange:
         metering = route.endpoint.metering
         if metering == "none":
             return
+        endpoint = route.endpoint
         if facts.characters:
-            tally.add("characters", facts.characters)
+            tally.add("characters", facts.characters + endpoint.base_characters)
             self.settled.characters = facts.characters
             self.settled.transcript = facts.transcript
         self.settled.voice = facts.voice or ""
-        self._speaks = facts.speaks
-        self._meter = answer_meter(route.endpoint)
+        if endpoint.file_key is not None and self._file is None:
+            self._file = self._form_reader(endpoint)
         self.context.recorder.admit(tally, int(now * 1000))
         self._has_sent_text = True
 
@@ -459,6 +471,9 @@ class Exchange:
         upstream = self._upstream
         if upstream is None:
             return
+        if self._form is None and self._file is not None:
+            for piece in pieces:
+                self._file.feed(piece)
         if self.request.length == http1.CHUNKED:
             pieces = [piece for piece in pieces if piece]
             data = http1.chunk_of(pieces) if pieces else b""
@@ -573,6 +588,8 @@ class Exchange:
         if status >= 400 and self._credential is not None:
             self._masker = Masker(self._credential)
             head = self._masker.whole(head)
+        elif self._has_sent_text and self._admit is not None:
+            self._meter = answer_meter(self._admit.route.endpoint, self._admit.facts, self._file, response)
         if length == 0:
             self.edge.transport.write(head)
             self._end_answer(is_reusable=not rest)
@@ -622,11 +639,13 @@ class Exchange:
     def _count(self, payload: bytes) -> None:
         settled = self.settled
         settled.bytes_to_client += len(payload)
-        if self._speaks and payload:
-            self._speaks = False
-            settled.first_audio_at = self.context.clock()
-        if self._meter is not None:
-            self._meter.feed(payload)
+        if self._meter is not None and self._meter.feed(payload):
+            now = self.context.clock()
+            if not settled.first_audio_at:
+                settled.first_audio_at = now
+            elif now - self._audio_at > settled.largest_audio_gap:
+                settled.largest_audio_gap = now - self._audio_at
+            self._audio_at = now
 
     def _end_answer(self, *, is_reusable: bool) -> None:
         """The answer is complete."""
@@ -638,11 +657,8 @@ class Exchange:
             origin.give_back(upstream)
         else:
             upstream.abort()
-        failed = response.status >= 400
-        if self._meter is not None and self._tally is not None and not failed:
-            self._meter.end(self._tally)
         self._is_over = True
-        self._settle("provider_error" if failed else "completed")
+        self._settle(self._outcome_of(response))
         self.edge.exchange_done(closes=self.closes)
 
     def upstream_lost(self, error: Exception | None) -> None:
@@ -684,11 +700,8 @@ class Exchange:
         elif rest:
             self.edge.transport.write(rest)
         response = self._answer
-        failed = response is not None and response.status >= 400
-        if self._meter is not None and self._tally is not None and response is not None and not failed:
-            self._meter.end(self._tally)
         self._is_over = True
-        self._settle("provider_error" if failed else "completed")
+        self._settle("completed" if response is None else self._outcome_of(response))
         self.edge.exchange_done(closes=self.closes)
 
     def client_full(self) -> None:
@@ -871,7 +884,9 @@ class Exchange:
         context.open.discard(self.request_id)
         settled = self.settled
         settled.outcome = outcome
-        settled.is_owed = self._is_owed
+        settled.is_owed = is_owed = self._is_owed
+        if is_owed:
+            self._measure()
         settled.peer = self.head.peer
         settled.traceparent = self.request.trace_parent
         settled.tracestate = self.request.trace_state
@@ -880,11 +895,31 @@ class Exchange:
 
     # Small help
 
+    def _outcome_of(self, response: http1.Response) -> Outcome:
+        """Say what a whole answer is: providers fail by a status, or by an event inside a 200."""
+        meter = self._meter
+        if meter is not None and meter.has_failed:
+            self.settled.reason = meter.reason
+            return "provider_error"
+        return "provider_error" if response.status >= 400 else "completed"
+
+    def _measure(self) -> None:
+        """Count what the answer, as far as it came, tells of what is owed."""
+        tally, endpoint = self._tally, self.settled.endpoint
+        if tally is None or endpoint is None:
+            return
+        if self._meter is not None:
+            self._meter.end(tally, self._file)
+        elif endpoint.file_key is not None and self._is_sent_whole:
+            NoMeter(endpoint).end(tally, self._file)
+
     @property
     def _is_owed(self) -> bool | None:
         """Whether what was counted stays counted (ADR 0004); None: the outcome decides."""
         if self._answer is not None and self._answer.status >= 400:
             return False  # the provider says itself that it did not serve this
+        if self._meter is not None and self._meter.has_failed:
+            return False  # likewise, inside a 200
         return True if self._has_sent_text else None
 
     def _one_request(self) -> "_OneRequest":

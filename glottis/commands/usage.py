@@ -19,6 +19,7 @@ _UNIT_HEADERS = {
     "audio_in_ms": "audio in",
     "audio_out_ms": "audio out",
     "requests": "requests",
+    "unmeasured": "unmeasured",
 }
 
 

@@ -24,6 +24,7 @@ _SPOKEN: dict[str, Any] = {  # keyword arguments of Endpoint, whose types are ch
     "model_type": SPEECH,
     "text_key": "transcript",
     "voice_key": "voice",
+    "output_key": "output_format",
     "metering": "characters",
 }
 
@@ -56,7 +57,9 @@ PROFILE = Profile(
             model_type=SPEECH,
             text_key="transcript",
             voice_key="voice_id",
+            output_key="output_format",
             metering="infill",
+            base_characters=300,  # Cartesia docs, pricing
         ),
         # The voice changer names no model anywhere; its voice is judged where an account has a voice allow-list.
         Endpoint(
@@ -67,6 +70,8 @@ PROFILE = Profile(
             "/voice-changer/bytes",
             judged="form_field",
             voice_key="voice[id]",
+            output_key="output_format",
+            file_key="clip",
             metering="voice_changer",
         ),
         Endpoint(
@@ -77,6 +82,8 @@ PROFILE = Profile(
             "/voice-changer/sse",
             judged="form_field",
             voice_key="voice[id]",
+            output_key="output_format",
+            file_key="clip",
             metering="voice_changer",
         ),
         Endpoint(
@@ -88,6 +95,7 @@ PROFILE = Profile(
             judged="form_field",
             model_key="model",
             model_type=RECOGNITION,
+            file_key="file",
             metering="stt_batch",
         ),
         # The twin of /stt that the OpenAI SDK calls.
@@ -100,6 +108,7 @@ PROFILE = Profile(
             judged="form_field",
             model_key="model",
             model_type=RECOGNITION,
+            file_key="file",
             metering="stt_batch",
         ),
         Endpoint(

@@ -34,6 +34,7 @@ PROFILE = Profile(
             takes_only_model=True,
             text_key="text",
             voice_key="voice",
+            output_key="format",
             metering="characters",
         ),
         Endpoint(
@@ -49,6 +50,7 @@ PROFILE = Profile(
             takes_only_model=True,
             text_key="text",
             voice_key="voice",
+            output_key="sample_rate",
             metering="characters",
         ),
         Endpoint("ping", NAME, "voices.read", ("GET",), "/ping"),

@@ -57,7 +57,13 @@ class Endpoint:
     """the JSON key or form field that holds the text to speak"""
     voice_key: str | None = None
     """the JSON key or form field that names the voice"""
+    output_key: str | None = None
+    """the JSON key that says what the audio is to be, or the stem of the form fields that do; see `policy.peek`"""
+    file_key: str | None = None
+    """the form field that holds the audio whose length is billed"""
     metering: Metering = "none"
+    base_characters: int = 0
+    """what the provider bills for each call beside the characters of its text"""
     is_answered_here: bool = False
     """never forwarded: the gateway answers itself (`POST /access-token`)"""
 

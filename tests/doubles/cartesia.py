@@ -12,8 +12,11 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(range(256)) * 12
-"""3,088 bytes that stand for audio; every byte value occurs"""
+WAV = (
+    b"RIFF\x08\x0c\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\xc0\x5d\x00\x00\x80\xbb\x00\x00\x02\x00\x10\x00"
+    b"data\xe4\x0b\x00\x00" + (bytes(range(256)) * 12)[:3044]
+)
+"""3,088 bytes: 63 ms of 24 kHz, 16 bit, mono; every byte value occurs"""
 TRANSCRIPT = b'{"type": "transcript", "text": "hello", "language": "en", "duration": 2.5, "request_id": "r1"}'
 VOICES = b'{"data": [{"id": "v1", "name": "Ann"}], "has_more": false}'
 EVENTS = (
@@ -115,9 +118,9 @@ Script = Callable[["CartesiaDouble", Connection, Received], Awaitable[bool]]
 
 async def _answer_like_cartesia(double: "CartesiaDouble", connection: Connection, request: Received) -> bool:
     path = request.target.partition("?")[0]
-    if path == "/tts/bytes":
+    if path in ("/tts/bytes", "/infill/bytes", "/voice-changer/bytes"):
         await connection.answer("200 OK", "Content-Type: audio/wav", "X-Request-ID: req-1", body=WAV)
-    elif path == "/tts/sse":
+    elif path in ("/tts/sse", "/voice-changer/sse"):
         await connection.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for event in EVENTS:
             await connection.send(b"%x\r\n%b\r\n" % (len(event), event))

@@ -32,6 +32,11 @@ from tests.kit.waiting import until
 CREDENTIAL = "sk_car_real_0123456789abcdef"
 CREDENTIALS = {"a-eu": CREDENTIAL, "a-us": CREDENTIAL + "-us", "a-kk": CREDENTIAL + "-kk"}
 JSON_BODY = b'{"model_id":"sonic-3","transcript":"Hello.","voice":"v1","output_format":{"container":"wav"}}'
+RAW_BODY = (
+    b'{"model_id":"sonic-3","transcript":"Hello.","voice":"v1",'
+    b'"output_format":{"container":"raw","encoding":"pcm_mulaw","sample_rate":1000}}'
+)
+"""a byte of its audio is a millisecond"""
 
 
 class KeptRecorder:

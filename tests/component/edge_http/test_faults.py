@@ -9,7 +9,7 @@ from gateway.edge.context import Limits
 from gateway.upstream.origin import PoolSettings
 from policy.usage import Settled
 from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
-from tests.kit.edge import Client, Edge, edge, request, speak
+from tests.kit.edge import RAW_BODY, Client, Edge, edge, request, speak
 from tests.kit.waiting import until
 
 
@@ -153,9 +153,9 @@ async def test_a_connection_that_the_provider_closed_after_its_answer_is_not_use
     assert [len(connection.requests) for connection in double.connections] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("script", "came"), [("reset-in-body", 1000), ("close-in-chunked-body", 500)])
+@pytest.mark.parametrize(("script", "came", "heard_ms"), [("reset-in-body", 1000, 19), ("close-in-chunked-body", 500, 9)])
 async def test_an_answer_that_breaks_off_breaks_off_at_the_client(
-    client: Client, gateway: Edge, double: CartesiaDouble, script: str, came: int
+    client: Client, gateway: Edge, double: CartesiaDouble, script: str, came: int, heard_ms: int
 ) -> None:
     await client.send(speak(f"X-Double: {script}"))
     await client.until(WAV[:came])
@@ -166,13 +166,13 @@ async def test_an_answer_that_breaks_off_breaks_off_at_the_client(
 
     assert b"0\r\n\r\n" not in rest
     assert (settled.outcome, settled.fault_phase, settled.bytes_to_client) == ("upstream_fault", "response_body", came)
-    assert owed(settled) == {"requests": 1, "characters": 6}
+    assert owed(settled) == {"requests": 1, "characters": 6, "audio_out_ms": heard_ms}
 
 
 async def test_a_client_that_hangs_up_ends_the_work_at_the_provider(
     client: Client, gateway: Edge, double: CartesiaDouble
 ) -> None:
-    await client.send(speak("X-Double: first-then-wait"))
+    await client.send(speak("X-Double: first-then-wait", body=RAW_BODY, target="/cartesia/tts/sse"))
     await client.until(b"event: chunk")
     client.close()
 
@@ -182,7 +182,7 @@ async def test_a_client_that_hangs_up_ends_the_work_at_the_provider(
 
     assert (settled.outcome, settled.closed_by) == ("client_gone", "client")
     assert settled.tally is not None
-    assert settled.tally.totals == {"requests": 1, "characters": 6}
+    assert settled.tally.totals == {"requests": 1, "characters": 6, "audio_out_ms": 3}
 
 
 async def test_a_client_that_hangs_up_before_the_answer_ends_the_work_too(

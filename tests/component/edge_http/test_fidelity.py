@@ -299,7 +299,7 @@ async def test_exchanges_are_settled_with_who_what_and_how_much(client: Client, 
     assert settled.caller is not None
     assert settled.caller.principal == "u-alice"
     assert settled.tally is not None
-    assert settled.tally.totals == {"requests": 1, "characters": 6}
+    assert settled.tally.totals == {"requests": 1, "characters": 6, "audio_out_ms": 63}
     assert settled.tally.is_admitted
     assert (settled.bytes_from_client, settled.bytes_to_client) == (len(JSON_BODY), len(WAV))
     assert settled.upstream_request_id == "req-1"

@@ -48,6 +48,51 @@ async def gateway(double: CartesiaDouble) -> AsyncIterator[Edge]:
         yield running
 
 
+def _recording(name: str) -> tuple[bytes, bytes]:
+    file, _, case = name.partition("/")
+    text = (FOLDER / f"{file}.txt").read_bytes().partition(f"=== {case}\n".encode())[2]
+    received, _, rest = text.partition(b"\n--- body ")
+    return received, bytes.fromhex(rest.partition(b"\n--- sent\n")[0].decode())
+
+
+EVENTS = {"requests": 1, "characters": 5}
+
+
+@pytest.mark.parametrize(
+    ("recording", "owed"),
+    [
+        # é is one character, an emoji is one, a break is one
+        ("py-4.2.0/tts_bytes.1", {"requests": 1, "characters": 11, "audio_out_ms": 63}),
+        ("py-3.5.1/tts_bytes.1", {"requests": 1, "characters": 11, "audio_out_ms": 63}),
+        ("py-2.0.17/tts_bytes.1", {"requests": 1, "characters": 8, "audio_out_ms": 63}),
+        ("js-4.2.0/tts_bytes.1", {"requests": 1, "characters": 9, "audio_out_ms": 63}),
+        ("py-4.2.0/tts_sse.1", EVENTS),
+        ("js-4.2.0/tts_sse.1", EVENTS),
+        ("py-4.2.0/infill.1", {"requests": 1, "characters": 306, "audio_out_ms": 63}),
+        ("js-4.2.0/infill.1", {"requests": 1, "characters": 303, "audio_out_ms": 63}),
+        # The recorded clip is no audio: what came out stands for what went in.
+        ("py-4.2.0/voice_changer.1", {"requests": 1, "audio_in_ms": 63, "audio_out_ms": 63}),
+        ("py-4.2.0/voice_changer_sse.1", {"requests": 1}),
+        ("py-4.2.0/stt_batch.1", {"requests": 1, "audio_in_ms": 2500}),
+        ("js-4.2.0/stt_batch.1", {"requests": 1, "audio_in_ms": 2500}),
+        ("py-4.2.0/stt_batch_raw.1", {"requests": 1, "audio_in_ms": 2500}),
+        ("py-4.2.0/voices_list_paged.1", {"requests": 1}),
+    ],
+)
+async def test_a_recorded_request_owes_what_the_rules_say(gateway: Edge, recording: str, owed: dict[str, int]) -> None:
+    received, body = _recording(recording)
+    client = await gateway.client()
+    head = received.replace(b"CALLER_TOKEN", alice().encode()).replace(b"\n", b"\r\n") + b"\r\n\r\n"
+    await client.send(head + body)
+    await client.answer()
+
+    (settled,) = await gateway.settled()
+
+    assert settled.tally is not None
+    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals == owed
+    client.close()
+
+
 @pytest.mark.parametrize(("received", "body", "sent"), list(_cases()))
 async def test_a_recorded_request_arrives_as_it_was_but_for_the_change_table(
     gateway: Edge, double: CartesiaDouble, received: bytes, body: bytes, sent: bytes

@@ -1,5 +1,6 @@
 """One open socket: what passes, what is refused in-band, how it ends."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -315,11 +316,116 @@ def test_audio_is_counted_by_its_encoding_every_fifteen_seconds_and_at_the_end()
     assert played.session.tally.totals["audio_in_ms"] == 1100
 
 
-def test_audio_of_an_unknown_encoding_is_not_measured() -> None:
+def test_audio_of_an_unknown_encoding_is_told_as_not_measured() -> None:
     played = Played(STT, b"model=ink-whisper&encoding=opus&sample_rate=16000").client(client_frame(frames.BINARY, bytes(3200)))
     played.run(played.session.client_gone(played.now))
     assert played.session.tally is not None
-    assert dict(played.session.tally.totals) == {"requests": 1}
+    assert dict(played.session.tally.totals) == {"requests": 1, "unmeasured": 1}
+
+
+RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 16_000}
+
+
+def spoken(context: str, size: int) -> bytes:
+    """A provider's audio of so many bytes, framed."""
+    data = base64.b64encode(bytes(size)).decode()
+    return says(type="chunk", data=data, done=False, status_code=206, context_id=context)
+
+
+def totals(played: Played) -> dict[str, dict[str, int]]:
+    """What each settled context owes."""
+    return {c.tally.key: c.tally.final(c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
+
+
+@pytest.mark.parametrize("size", [30, 32_000])
+def test_the_audio_of_each_context_is_counted_by_the_format_that_it_asked_for(size: int) -> None:
+    mulaw = {"container": "raw", "encoding": "pcm_mulaw", "sample_rate": 8000}
+    played = Played().client(speech("c1", output_format=RAW)).client(speech("c2", output_format=mulaw))
+    for context in ("c1", "c2", "c1"):
+        played.provider(spoken(context, size))
+    played.provider(done("c1") + done("c2"))
+    assert totals(played) == {
+        "req-1.1": {"requests": 1, "characters": 6, "audio_out_ms": size // 16},
+        "req-1.2": {"requests": 1, "characters": 6, "audio_out_ms": size // 8},
+    }
+
+
+def test_a_later_format_of_a_context_changes_nothing() -> None:
+    other = {"container": "raw", "encoding": "pcm_f32le", "sample_rate": 44_100}
+    played = Played().client(speech("c1", output_format=RAW)).client(speech("c1", "", model="sonic-9", output_format=other))
+    played.provider(spoken("c1", 32_000) + done("c1"))
+    assert totals(played) == {"req-1.1": {"requests": 1, "characters": 6, "audio_out_ms": 1000}}
+
+
+def test_audio_of_a_format_that_was_not_named_is_told_as_not_measured() -> None:
+    played = Played().client(speech("c1")).provider(spoken("c1", 320) + done("c1"))
+    assert totals(played) == {"req-1.1": {"requests": 1, "characters": 6, "unmeasured": 1}}
+
+
+def test_a_context_that_failed_costs_nothing_whatever_was_heard() -> None:
+    played = Played().client(speech("c1", output_format=RAW)).provider(spoken("c1", 32_000))
+    played.provider(says(type="error", done=True, status_code=500, context_id="c1"))
+    assert totals(played) == {"req-1.1": {}}
+
+
+def test_a_cancelled_context_owes_its_text_and_what_was_heard() -> None:
+    played = Played().client(speech("c1", output_format=RAW)).provider(spoken("c1", 16_000))
+    played.client(text(context_id="c1", cancel=True)).provider(spoken("c1", 1600) + done("c1"))
+    assert [c.outcome for c in played.contexts] == ["cancelled"]
+    assert totals(played) == {"req-1.1": {"requests": 1, "characters": 6, "audio_out_ms": 550}}
+
+
+def test_what_is_heard_of_a_long_context_is_written_down_every_fifteen_seconds() -> None:
+    played = Played().client(speech("c1", output_format=RAW)).provider(spoken("c1", 32_000)).after(16)
+    assert played.log.count("Record") == 2
+    played.provider(spoken("c1", 32_000) + done("c1"))
+    final = played.contexts[0].tally.final("completed", 0)
+    assert (final.seq, final.units) == (2, {"audio_out_ms": 1000})
+
+
+def test_the_containers_own_socket_ends_each_text_and_says_how_long_it_was() -> None:
+    played = Played(b"/kokoro/invocations-bidirectional-stream", snapshot=voice_workspace())
+    for number in (1, 2):
+        played.client(text(text="Hello.", request_id=f"m{number}", sample_rate=24_000))
+    for number in (1, 2):
+        played.provider(says(type="synthesis_start", request_id=f"m{number}", sample_rate=24_000))
+        played.provider(frame(frames.BINARY, bytes(4800 * number)))
+        played.provider(says(type="synthesis_complete", request_id=f"m{number}", total_duration_s=0.1 * number, elapsed_s=0.1))
+    finals = [c.tally.final(c.outcome, 0) for c in played.contexts]
+    assert [(final.outcome, final.totals, final.provider_units) for final in finals] == [
+        ("completed", {"requests": 1, "characters": 6, "audio_out_ms": 100}, {"audio_out_ms": 100}),
+        ("completed", {"requests": 1, "characters": 6, "audio_out_ms": 200}, {"audio_out_ms": 200}),
+    ]
+
+
+def ended_stt(*said: bytes) -> Played:
+    """A recognition of one second that heard this, at its end."""
+    played = stt().client(client_frame(frames.BINARY, bytes(32_000)))
+    for one in said:
+        played.provider(one)
+    return played.run(played.session.client_gone(played.now))
+
+
+STT_ERROR = says(type="error", title="No", message="No", status_code=500, error_code="bad_audio")
+HEARD = says(type="transcript", text="hello", is_final=False, request_id="r")
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "owed"),
+    [
+        ([], "client_gone", 1000),
+        ([HEARD], "client_gone", 1000),
+        ([STT_ERROR], "provider_error", 0),
+        ([says(type="connected", request_id="r"), STT_ERROR], "provider_error", 0),
+        ([HEARD, STT_ERROR], "provider_error", 1000),
+        ([STT_ERROR, HEARD], "client_gone", 1000),
+    ],
+)
+def test_a_recognition_that_failed_before_it_heard_anything_costs_nothing(said: list[bytes], outcome: str, owed: int) -> None:
+    settled = ended_stt(*said).settled
+    assert settled.tally is not None
+    assert settled.outcome == outcome
+    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals.get("audio_in_ms", 0) == owed
 
 
 # ---- the credential

@@ -47,6 +47,32 @@ def test_what_no_price_is_for_is_absent_and_not_zero() -> None:
     assert costs({"characters": 1}, price("audio_in_ms", "1"), operation="infill") == {}
 
 
+def test_a_voice_changer_is_billed_by_what_it_listens_to_whatever_its_operation() -> None:
+    units = {"audio_in_ms": 2000, "audio_out_ms": 1900, "requests": 1}
+    to = {"endpoint": "voice_changer.bytes", "model": ""}
+    assert costs(units, price("characters", "1"), **to) == {}
+    assert costs(units, price("audio_in_ms", "3"), **to) == {
+        "audio_in_ms": Decimal(6),
+        "audio_out_ms": Decimal(0),
+        "requests": Decimal(0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "to", "expected"),
+    [
+        (price("characters", "1"), {}, {"unmeasured": Decimal(0)}),
+        (price("audio_out_ms", "1"), {}, {}),
+        (price("audio_in_ms", "1"), {"operation": "stt"}, {}),
+        (price("audio_in_ms", "1"), {"endpoint": "voice_changer.bytes"}, {}),
+    ],
+)
+def test_what_could_not_be_measured_shows_as_unpriced_unless_characters_are_paid_for(
+    entry: Price, to: dict[str, str], expected: dict[str, Decimal]
+) -> None:
+    assert costs({"unmeasured": 1}, entry, **to) == expected
+
+
 def test_what_is_priced_by_another_unit_is_measured_and_costs_nothing() -> None:
     by_character = price("characters", "1", currency="EUR")
     assert costs({"requests": 1, "characters": 2, "audio_out_ms": 900}, by_character) == {
