@@ -128,6 +128,46 @@ class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     spool_bytes: int = 0
 
 
+class LiveSession(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One open WebSocket session, as its pod sees it now."""
+
+    exchange: str
+    """its request id: what an admin ends it by"""
+    workspace: str
+    principal: str
+    principal_name: str = ""
+    team: str = ""
+    account: str
+    account_name: str = ""
+    provider: str
+    model: str = ""
+    """that it was opened for, or that it first spoke with; empty: it has not spoken yet"""
+    endpoint: str
+    since_ms: int
+    """Unix milliseconds"""
+    contexts: int = 0
+    """live now"""
+    characters: int = 0
+    """sent so far"""
+    audio_in_ms: int = 0
+    """heard so far, where that can be measured"""
+
+
+class SessionsHeard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What became of a pod's sessions: those that are new or changed, or were not told for a while, and those that ended."""
+
+    SCHEMA = 1
+
+    schema: int = 1
+    pod: str
+    sessions: tuple[LiveSession, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
+SESSION_HEARTBEAT_SECONDS = 15.0
+"""an open session is told at least so often; one that was not heard of for three times as long is gone with its pod"""
+
+
 def batch_of(encoded_events: Iterable[bytes | memoryview]) -> bytes:
     """Return the message that carries these encoded events; they are not read again, only framed as an array."""
     events = list(encoded_events)

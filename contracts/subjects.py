@@ -24,9 +24,11 @@ SPANS_EXPORT_CONSUMER = "exporter"
 _USAGE_PREFIX = "glottis.usage."
 _SPANS_PREFIX = "glottis.spans."
 _PODS_PREFIX = "glottis.pods."
+_SESSIONS_PREFIX = "glottis.sessions."
 USAGE_SUBJECTS = _USAGE_PREFIX + ">"
 SPANS_SUBJECTS = _SPANS_PREFIX + ">"
 POD_SUBJECTS = _PODS_PREFIX + ">"
+SESSION_SUBJECTS = _SESSIONS_PREFIX + ">"
 
 NO_WORKSPACE = "none"
 """stands in subjects for an exchange whose workspace is not known"""
@@ -54,7 +56,16 @@ def spans_subject(workspace: str) -> str:
 
 def pod_subject(pod: str) -> str:
     """Return the subject that a pod's status is published on; `.` and spaces in its name become `_`."""
-    return _PODS_PREFIX + "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in pod)
+    return _PODS_PREFIX + _token(pod)
+
+
+def sessions_subject(pod: str) -> str:
+    """Return the subject that a pod's open sessions are told on; its name is spelled as above."""
+    return _SESSIONS_PREFIX + _token(pod)
+
+
+def _token(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,7 @@ ROLES: dict[str, Permissions] = {
             USAGE_SUBJECTS,
             SPANS_SUBJECTS,
             POD_SUBJECTS,
+            SESSION_SUBJECTS,
         ),
         subscribe=(GATEWAY_INBOX + ".>",),
     ),
@@ -129,7 +141,7 @@ ROLES: dict[str, Permissions] = {
             f"$KV.{CONFIG_BUCKET}.>",
             f"$KV.{REVOCATIONS_BUCKET}.>",
         ),
-        subscribe=(CONTROL_PLANE_INBOX + ".>", POD_SUBJECTS),
+        subscribe=(CONTROL_PLANE_INBOX + ".>", POD_SUBJECTS, SESSION_SUBJECTS),
     ),
     "aggregator": Permissions(
         inbox=AGGREGATOR_INBOX,

@@ -34,6 +34,7 @@ from gateway.state.feed import Feed, Observer
 from gateway.state.fetch import DocumentFetcher
 from gateway.state.key_sets import KeySets
 from gateway.state.last_known_good import LastKnownGood
+from gateway.state.sessions import SessionTeller
 from gateway.state.snapshot import SnapshotStore
 from gateway.state.status import StatusTeller
 from gateway.tasks import Tasks
@@ -78,6 +79,7 @@ class Gateway:
         self._spool: Spool | None = None
         self._publisher: Publisher | None = None
         self._status: StatusTeller | None = None
+        self._session_teller: SessionTeller | None = None
 
     async def run(self) -> int:
         """Start, serve until a signal or `/drain`, drain, flush, stop. Raises CannotStart, ListenFailed."""
@@ -114,6 +116,8 @@ class Gateway:
 
     async def _stop(self, fetcher: DocumentFetcher) -> None:
         """Publish what waits, if the bus is there to take it, then stop and close everything."""
+        if self._session_teller is not None and self._bus is not None and self._bus.is_up:
+            await self._session_teller.tell()
         if self._publisher is not None and self._bus is not None:
             is_flushed = await self._publisher.flush(_FLUSH_SECONDS if self._bus.is_up else 0.0)
             if not is_flushed:
@@ -152,6 +156,8 @@ class Gateway:
         self._status = StatusTeller(bus, self._pod_status)
         self._store.subscribe(self._status.changed)
         self._tasks.keep("status", self._status.run)
+        self._session_teller = SessionTeller(bus, settings.pod, self._relays, time.monotonic)
+        self._tasks.keep("open sessions", self._session_teller.run)
         return spool, Credentials(feed.fleet_keys)
 
     def _from_file(self) -> Credentials:
@@ -262,7 +268,10 @@ class Gateway:
         )
 
     def _sessions(self) -> int:
-        return sum(isinstance(exchange, Relay) for exchange in self._context.open)
+        return len(self._relays())
+
+    def _relays(self) -> list[Relay]:
+        return [exchange for exchange in self._context.open if isinstance(exchange, Relay)]
 
     def _observe(self, key_sets: KeySets) -> None:
         """Give the gauges what they show."""

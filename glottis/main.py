@@ -45,6 +45,7 @@ _COMMANDS: Final = {
     "explain": _Lazy("glottis.commands.operations", "explain", "control-plane", "Why a request is admitted or refused."),
     "audit": _Lazy("glottis.commands.operations", "audit", "control-plane", "Who changed what."),
     "pods": _Lazy("glottis.commands.operations", "pods", "control-plane", "Which gateway pod runs what."),
+    "sessions": _Lazy("glottis.commands.operations", "sessions", "control-plane", "Which sessions are open now."),
     "republish": _Lazy("glottis.commands.operations", "republish", "control-plane", "Rebuild what gateways read."),
     "rewrap": _Lazy("glottis.commands.operations", "rewrap", "control-plane", "Move stored secrets to new keys."),
     "usage": _Lazy("glottis.commands.usage", "usage", "control-plane", "Show what was used and what it cost."),

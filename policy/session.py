@@ -658,6 +658,23 @@ class Session:
             self._error = ""
         return False
 
+    # ---- what is told of it while it lives
+
+    @property
+    def model(self) -> str:
+        """The model that it was opened for, or that it first spoke with; empty before."""
+        return self.route.model or self._bound.model
+
+    @property
+    def live_contexts(self) -> int:
+        """How many contexts are under way."""
+        return len(self._contexts)
+
+    @property
+    def audio_in_ms(self) -> int:
+        """How much audio went to the provider so far; 0 where it cannot be measured."""
+        return self._client.binary_bytes * 1000 // self._audio_rate if self._client is not None and self._audio_rate else 0
+
     # ---- ends
 
     def _client_said_goodbye(self, now: float, out: list[Command]) -> None:
@@ -842,5 +859,5 @@ class Session:
 
     def _count_audio(self) -> None:
         """Bring the tally up to the audio that went to the provider (Cartesia: silence counts; pings and text do not)."""
-        if self.tally is not None and self._client is not None and self._audio_rate:
-            self.tally.set("audio_in_ms", self._client.binary_bytes * 1000 // self._audio_rate)
+        if self.tally is not None and self._audio_rate:
+            self.tally.set("audio_in_ms", self.audio_in_ms)

@@ -27,6 +27,7 @@ from contracts.subjects import (
     MANIFEST_KEY,
     POD_SUBJECTS,
     REVOCATIONS_BUCKET,
+    SESSION_SUBJECTS,
     SPANS_STREAM,
     SPANS_SUBJECTS,
     USAGE_STREAM,
@@ -216,3 +217,11 @@ class Bus:
             heard(message.data)
 
         await self._client.subscribe(POD_SUBJECTS, cb=take)
+
+    async def hear_sessions(self, heard: Callable[[bytes], None]) -> None:
+        """Call `heard` with everything that pods tell of their open sessions."""
+
+        async def take(message: Msg) -> None:
+            heard(message.data)
+
+        await self._client.subscribe(SESSION_SUBJECTS, cb=take)

@@ -33,6 +33,7 @@ from control_plane.kit.problems import Problem
 from control_plane.publish import reader
 from control_plane.publish.bus import Bus, BusSettings, ManifestMoved
 from control_plane.publish.ledger import Ledger
+from control_plane.publish.live_sessions import LiveSessions
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +96,7 @@ class Publisher:
         self.revision = 0
         self.is_leader = False
         self.pods: dict[str, PodStatus] = {}
+        self.sessions = LiveSessions(clock)
         self._forget()
 
     @property
@@ -123,6 +125,7 @@ class Publisher:
                     if self._bus is None:
                         self._bus = await Bus.connected(self._bus_settings, self._reconnected)
                         await self._bus.hear_pods(self._heard)
+                        await self._bus.hear_sessions(self.sessions.hear)
                     await self._lead(self._bus)
                     backoff = _FIRST_BACKOFF_SECONDS
                 except ManifestMoved:

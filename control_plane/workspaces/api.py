@@ -4,10 +4,10 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from contracts.secret import Secret
@@ -24,6 +24,8 @@ from control_plane.workspaces.schemas import (
     Bootstrap,
     Bootstrapped,
     Change,
+    LiveSession,
+    LiveSessions,
     Pod,
     Pods,
     Rewrapped,
@@ -36,6 +38,8 @@ from policy.workspace_file import json_schema
 router = APIRouter(tags=["workspace"], responses=PROBLEMS)
 
 _POD_MEMORY_SECONDS = 60.0
+
+Filter = Annotated[str | None, Query(max_length=200, description="Only this one, by its id")]
 
 
 @router.post("/bootstrap", summary="Make the first owner", status_code=201, response_model=Bootstrapped)
@@ -149,6 +153,56 @@ async def pods(caller: Caller, request: Request) -> Response:
                     spool_bytes=pod.spool_bytes,
                 )
                 for pod in sorted(recent, key=lambda pod: pod.pod)
+            ],
+        )
+    )
+
+
+@router.get("/sessions", summary="Which sessions are open", response_model=LiveSessions)
+async def sessions(
+    caller: Caller,
+    request: Request,
+    user: Filter = None,
+    team: Filter = None,
+    account: Filter = None,
+    model: Filter = None,
+    pod: Filter = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many to show at most")] = 200,
+) -> Response:
+    """Return the open WebSocket sessions of the workspace with who speaks, since when, and how much so far.
+
+    New and ended sessions show within seconds, figures every few seconds; those of a pod that fell silent are gone after 45 s.
+    `DELETE /sessions/{exchange}` ends one. Only owners and admins.
+    """
+    require_admin(caller.actor)
+    wanted = {"principal": user, "team": team, "account": account, "model": model}
+    found = [
+        heard
+        for heard in request.app.state.publisher.sessions.of(caller.workspace)
+        if pod in (None, heard.pod) and all(value in (None, getattr(heard.session, field)) for field, value in wanted.items())
+    ]
+    return answer(
+        LiveSessions(
+            count=len(found),
+            sessions=[
+                LiveSession(
+                    exchange=heard.session.exchange,
+                    pod=heard.pod,
+                    user=heard.session.principal,
+                    user_name=heard.session.principal_name,
+                    team=heard.session.team,
+                    account=heard.session.account,
+                    account_name=heard.session.account_name,
+                    provider=heard.session.provider,
+                    model=heard.session.model,
+                    endpoint=heard.session.endpoint,
+                    since=datetime.fromtimestamp(heard.session.since_ms / 1000, UTC),
+                    seen_at=datetime.fromtimestamp(heard.at, UTC),
+                    contexts=heard.session.contexts,
+                    characters=heard.session.characters,
+                    audio_in_ms=heard.session.audio_in_ms,
+                )
+                for heard in found[:limit]
             ],
         )
     )

@@ -102,6 +102,33 @@ class Pod(Answer):
     spool_bytes: int
 
 
+class LiveSession(Answer):
+    """An open WebSocket session, as its pod told it last. Never holds a text."""
+
+    exchange: str
+    pod: str
+    user: str
+    user_name: str
+    team: str
+    account: str
+    account_name: str
+    provider: str
+    model: str
+    endpoint: str
+    since: Moment
+    seen_at: Moment
+    contexts: int
+    characters: int
+    audio_in_ms: int
+
+
+class LiveSessions(Answer):
+    """The sessions that are open now, the oldest first. `count` is how many there are, also where fewer are shown."""
+
+    count: int
+    sessions: list[LiveSession]
+
+
 class Pods(Answer):
     """The pods that were heard of in the last minute, and the newest published revision."""
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, cast
 
 import structlog
 
-from contracts.events import Outcome
+from contracts.events import LiveSession, Outcome
 from contracts.secret import Secret
 from gateway.edge.answers import own_answer
 from gateway.edge.context import EdgeContext
@@ -126,6 +126,29 @@ class Relay(asyncio.Protocol):
         context.open.add(self)
         probe(self._transport)
         self._opening = context.tasks.start("open a session", self._open())
+
+    def live(self) -> LiveSession | None:
+        """Return what the list of open sessions shows of this one; None before it is open."""
+        session, settled = self._session, self._settled
+        if session is None or self._is_over:
+            return None
+        to = session.route.attribution
+        return LiveSession(
+            exchange=self.request_id,
+            workspace=to.workspace,
+            principal=to.principal,
+            principal_name=to.principal_name,
+            team=to.team,
+            account=to.account,
+            account_name=to.account_name,
+            provider=to.provider,
+            model=session.model,
+            endpoint=to.endpoint,
+            since_ms=int(settled.started_at * 1000),
+            contexts=session.live_contexts,
+            characters=settled.characters,
+            audio_in_ms=session.audio_in_ms,
+        )
 
     # ---- the client's transport
 

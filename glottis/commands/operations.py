@@ -93,6 +93,28 @@ def pods(as_json: bool, data_dir: Path) -> None:
 
 
 @click.command()
+@click.option("--user", help="Only this user's (its id).")
+@click.option("--account", help="Only those at this account (its id).")
+@click.option("--model", help="Only those with this model.")
+@click.option("--pod", help="Only those on this pod.")
+@_JSON
+@_DATA_DIR
+def sessions(user: str | None, account: str | None, model: str | None, pod: str | None, as_json: bool, data_dir: Path) -> None:
+    """Show which WebSocket sessions are open now, who speaks, since when, and how much so far."""
+    asked = {"user": user, "account": account, "model": model, "pod": pod, "limit": "1000"}
+    query = [(name, value) for name, value in asked.items() if value]
+    found = ControlPlane.find(os.environ, data_dir).json("GET", "/api/v1/sessions", query)
+    rows = [
+        {**row, "user": row["user_name"] or row["user"], "account": row["account_name"] or row["account"]}
+        for row in found["sessions"]
+    ]
+    columns = ("since", "user", "account", "model", "endpoint", "pod", "contexts", "characters", "audio_in_ms", "exchange")
+    show(found["sessions"] if as_json else rows, columns, as_json=as_json, empty="No session is open.")
+    if not as_json and found["count"] > len(rows):
+        click.echo(f"{found['count'] - len(rows)} more are open.")
+
+
+@click.command()
 @_DATA_DIR
 def republish(data_dir: Path) -> None:
     """Write everything that gateways read anew from the database, for example after the bus lost its disk."""

@@ -61,6 +61,7 @@ MAY_NOT_PUBLISH = {
         "glottis.usage.acme",
         "glottis.spans.acme",
         "glottis.pods.pod",
+        "glottis.sessions.pod",
         f"$JS.API.STREAM.DELETE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{SPANS_STREAM}",
@@ -74,6 +75,7 @@ MAY_NOT_PUBLISH = {
         "glottis.usage.acme",
         "glottis.spans.acme",
         "glottis.pods.pod",
+        "glottis.sessions.pod",
         f"{CONFIG}.{MANIFEST_KEY}",
         f"{REVOCATIONS}.acme.token.t",
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
@@ -98,9 +100,18 @@ MAY_NOT_PUBLISH = {
 }
 
 MAY_NOT_HEAR = {
-    "gateway": ("glottis.usage.>", "glottis.spans.>", "glottis.pods.>", f"{CONFIG}.>", "_INBOX.>", "_INBOX_control_plane.>", ">"),
+    "gateway": (
+        "glottis.usage.>",
+        "glottis.spans.>",
+        "glottis.pods.>",
+        "glottis.sessions.>",
+        f"{CONFIG}.>",
+        "_INBOX.>",
+        "_INBOX_control_plane.>",
+        ">",
+    ),
     "control-plane": ("glottis.usage.>", "glottis.spans.>", "_INBOX.>", "_INBOX_gateway.>", ">"),
-    "aggregator": ("glottis.usage.>", "glottis.pods.>", "_INBOX_exporter.>", f"{CONFIG}.>", ">"),
+    "aggregator": ("glottis.usage.>", "glottis.pods.>", "glottis.sessions.>", "_INBOX_exporter.>", f"{CONFIG}.>", ">"),
     "exporter": ("glottis.spans.>", "_INBOX_aggregator.>", f"{CONFIG}.>", ">"),
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from contracts import codec
-from contracts.events import PodStatus
-from contracts.subjects import pod_subject
+from contracts.events import LiveSession, PodStatus, SessionsHeard
+from contracts.subjects import pod_subject, sessions_subject
 from tests.kit.control_plane import RunningControlPlane, until, watching
 
 
@@ -26,6 +28,53 @@ async def test_pods_are_shown_with_their_revision(control_plane: RunningControlP
         ("pod-a", snapshot.revision, True, 3),
         ("pod-b", 1, False, 3),
     ]
+
+
+def live(exchange: str, **changes: Any) -> LiveSession:
+    """A session of Ada's in `acme`; any field can be another (hence Any)."""
+    fields: dict[str, Any] = {
+        "workspace": "acme", "principal": "ada", "principal_name": "Ada", "team": "voice", "account": "a-eu",
+        "account_name": "cartesia-eu", "provider": "cartesia", "model": "sonic-3", "endpoint": "tts.websocket",
+        "since_ms": 1_780_000_000_000, "contexts": 2, "characters": 42,
+    }  # fmt: skip
+    return LiveSession(exchange=exchange, **{**fields, **changes})
+
+
+async def test_open_sessions_are_shown_to_their_own_workspace_until_they_end(control_plane: RunningControlPlane) -> None:
+    gateway = await control_plane.nats.connect("gateway")
+
+    async def tell(pod: str, *sessions: LiveSession, ended: tuple[str, ...] = ()) -> None:
+        heard = SessionsHeard(pod=pod, sessions=sessions, ended=ended)
+        await gateway.publish(sessions_subject(pod), codec.encode(heard))
+        await gateway.flush()
+
+    listening = control_plane.app.state.publisher
+    await until(lambda: listening.is_connected, "the control plane listens")
+    await tell("pod-a", live("s1"), live("s2", workspace="other"), live("s3", model="ink-2", principal="bob", since_ms=1))
+    await gateway.publish(sessions_subject("pod-c"), b"not a session")
+    await until(lambda: len(listening.sessions.of("acme")) == 2, "both sessions are known")
+    async with control_plane.client() as client:
+        everything = (await client.get("/sessions")).json()
+        one = (await client.get("/sessions", params={"model": "ink-2", "user": "bob", "pod": "pod-a"})).json()
+        few = (await client.get("/sessions", params={"limit": 1})).json()
+        assert (await client.get("/sessions", params={"limit": 0})).status_code == 422
+    await tell("pod-a", ended=("s1",))
+    await until(lambda: len(listening.sessions.of("acme")) == 1, "the end is known")
+    await gateway.close()
+    assert [session["exchange"] for session in everything["sessions"]] == ["s3", "s1"]
+    shown = everything["sessions"][1]
+    assert {name: shown[name] for name in shown if name != "seen_at"} == {
+        "exchange": "s1", "pod": "pod-a", "user": "ada", "user_name": "Ada", "team": "voice", "account": "a-eu",
+        "account_name": "cartesia-eu", "provider": "cartesia", "model": "sonic-3", "endpoint": "tts.websocket",
+        "since": "2026-05-28T20:26:40Z", "contexts": 2, "characters": 42, "audio_in_ms": 0,
+    }  # fmt: skip
+    assert [session["exchange"] for session in one["sessions"]] == ["s3"]
+    assert (few["count"], len(few["sessions"])) == (2, 1)
+
+
+async def test_open_sessions_are_for_owners_and_admins(control_plane: RunningControlPlane) -> None:
+    async with control_plane.client("nobody") as client:
+        assert (await client.get("/sessions")).status_code == 401
 
 
 async def test_the_probes_tell_what_is_there(control_plane: RunningControlPlane) -> None:

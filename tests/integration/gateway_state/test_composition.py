@@ -11,9 +11,10 @@ import cartesia
 import httpx
 import pytest
 import pytest_asyncio
+from nats.aio.msg import Msg
 
 from contracts import codec, subjects
-from contracts.events import PodStatus
+from contracts.events import PodStatus, SessionsHeard
 from contracts.exchanges import span_events
 from contracts.revocations import Revocation
 from glottis.embedded.nats import Nats
@@ -123,6 +124,37 @@ async def test_a_socket_of_the_sdk_counts_each_context(nats_account: NatsAccount
 
         finals = await pod.finals(2)
         assert sorted((event.key.rpartition(".")[2], event.totals["characters"]) for event in finals) == [("1", 10), ("2", 7)]
+
+
+async def test_an_open_socket_is_told_with_its_figures_and_its_end(nats_account: NatsAccount, tmp_path: Path) -> None:
+    async with sockets_double() as double, fed(nats_account, tmp_path, double.origin) as pod:
+        told: list[SessionsHeard] = []
+
+        async def take(message: Msg) -> None:
+            assert b"Nobody" not in message.data
+            told.append(codec.decode(message.data, SessionsHeard))
+
+        await pod.control_plane.client.subscribe(subjects.SESSION_SUBJECTS, cb=take)
+        base = pod.gateway.url.replace("http", "ws") + "/cartesia"
+        client = cartesia.AsyncCartesia(
+            base_url=pod.gateway.url + "/cartesia", websocket_base_url=base, api_key=token(), max_retries=0
+        )
+        async with client, client.tts.websocket_connect() as socket:
+            await until(lambda: any(heard.sessions for heard in told), 15)
+            await socket.send(
+                {
+                    "model_id": "sonic-turbo",
+                    "transcript": "Nobody hears.",
+                    "voice": {"mode": "id", "id": "v1"},
+                    "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24000},
+                    "context_id": "c1",
+                }
+            )
+            await until(lambda: any(session.characters == 13 for heard in told for session in heard.sessions), 20)
+        first, last = told[0].sessions[0], [heard.sessions for heard in told if heard.sessions][-1][0]
+        assert (first.workspace, first.principal, first.account, first.model, first.characters) == ("w1", "agent", "a-us", "", 0)
+        assert (last.exchange, last.model, last.endpoint) == (first.exchange, "sonic-turbo", "tts.websocket")
+        await until(lambda: any(first.exchange in heard.ended for heard in told), 15)
 
 
 async def test_a_revoked_token_is_refused_within_a_second_and_on_an_open_connection(pod: Fed) -> None:

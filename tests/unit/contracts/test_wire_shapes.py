@@ -7,7 +7,7 @@ import pytest
 
 from contracts import codec
 from contracts.claims import CallerClaims
-from contracts.events import Attribution, PodStatus, Span, SpanEvent, UsageEvent
+from contracts.events import Attribution, LiveSession, PodStatus, SessionsHeard, Span, SpanEvent, UsageEvent
 from contracts.exchanges import ContextRecord, ExchangeRecord, Who
 from contracts.exports import ExportTarget, ExportTargets, SecretHeaders
 from contracts.manifest import Manifest, SignedManifest
@@ -246,6 +246,27 @@ SHAPES: dict[str, Any] = {
         voice="v-1",
         characters=7,
         transcript_hash="ab" * 32,
+    ),
+    "sessions-heard": SessionsHeard(
+        pod="pod-1",
+        sessions=(
+            LiveSession(
+                exchange="0192f3a0-0000-7000-8000-000000000001",
+                workspace="acme",
+                principal="u-1",
+                principal_name="Ada",
+                team="t-voice",
+                account="a-cartesia",
+                account_name="cartesia-eu",
+                provider="cartesia",
+                model="sonic-3",
+                endpoint="tts.websocket",
+                since_ms=1_780_000_000_000,
+                contexts=2,
+                characters=42,
+            ),
+        ),
+        ended=("0192f3a0-0000-7000-8000-000000000002",),
     ),
     "pod-status": PodStatus(
         pod="gateway-0",
