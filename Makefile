@@ -40,6 +40,9 @@ demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exit
 sdks: ## install the older and other Cartesia SDKs that the tests can use, from the registries, into .cache/sdks
 	@sh tests/component/edge_http/sdks/install.sh .cache/sdks
 
+fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (20 minutes)
+	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)
+
 fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests
 	@status=0; for fuzzer in policy session http1; do \
 		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
@@ -65,4 +68,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo sdks fuzz bench bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test check format demo sdks fault fuzz bench bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
