@@ -24,6 +24,8 @@ _log = structlog.get_logger()
 _RETRY_SECONDS = 0.5
 _WATCH_POLL_SECONDS = 1.0
 """how soon a watch notices that it was cut off; updates themselves come at once"""
+_WATCH_TIMEOUT_SECONDS = 2
+"""of a request that makes a watch: one that was lost with its connection must not cost more"""
 _WATCH_LEASE_SECONDS = 30
 """after which the server forgets a watch whose client is gone; nats-py's default of 5 min leaves a trail of them"""
 
@@ -132,7 +134,7 @@ class Bus:
         while True:
             self._reconnected.clear()
             try:
-                store = await self.jetstream.key_value(bucket)
+                store = await self.client.jetstream(timeout=_WATCH_TIMEOUT_SECONDS).key_value(bucket)
                 watcher = await store.watch(key, inactive_threshold=_WATCH_LEASE_SECONDS)
             except Fault as error:
                 _log.debug("watch not ready, will retry", bucket=bucket, key=key, error=type(error).__name__)

@@ -66,7 +66,7 @@ async def test_open_sessions_are_shown_to_their_own_workspace_until_they_end(con
     assert {name: shown[name] for name in shown if name != "seen_at"} == {
         "exchange": "s1", "pod": "pod-a", "user": "ada", "user_name": "Ada", "team": "voice", "account": "a-eu",
         "account_name": "cartesia-eu", "provider": "cartesia", "model": "sonic-3", "endpoint": "tts.websocket",
-        "since": "2026-05-28T20:26:40Z", "contexts": 2, "characters": 42, "audio_in_ms": 0,
+        "since": "2026-05-28T20:26:40.000Z", "contexts": 2, "characters": 42, "audio_in_ms": 0,
     }  # fmt: skip
     assert [session["exchange"] for session in one["sessions"]] == ["s3"]
     assert (few["count"], len(few["sessions"])) == (2, 1)

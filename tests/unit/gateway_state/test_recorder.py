@@ -226,6 +226,16 @@ def test_added_latency_leaves_dialling_out(recorder: Recorder, metrics: Metrics)
     assert added == pytest.approx(0.003)
 
 
+def test_the_largest_gap_in_an_exchanges_audio_is_observed(recorder: Recorder, metrics: Metrics) -> None:
+    spoken = completed()
+    spoken.largest_audio_gap = 0.4
+    recorder.settle(spoken)
+
+    labels = {"provider": "cartesia", "operation": "tts"}
+    assert metrics.registry.get_sample_value("glottis_gateway_largest_audio_gap_seconds_sum", labels) == 0.4
+    assert metrics.registry.get_sample_value("glottis_gateway_largest_audio_gap_seconds_count", labels) == 1
+
+
 def test_a_histogram_counts_into_every_bucket_above(recorder: Recorder, metrics: Metrics) -> None:
     recorder.settle(completed())
 

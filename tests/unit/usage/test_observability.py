@@ -70,8 +70,8 @@ def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize("metrics", [AggregatorMetrics, ExporterMetrics])
-def test_promtool_accepts_what_a_worker_exposes(metrics: Any) -> None:
+@pytest.mark.parametrize("metrics", [AggregatorMetrics, ExporterMetrics, GatewayMetrics])
+def test_promtool_accepts_what_a_process_exposes(metrics: Any) -> None:
     exposition = generate_latest(metrics().registry)
     result = subprocess.run(["promtool", "check", "metrics"], input=exposition, capture_output=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
