@@ -14,6 +14,9 @@ TYP = "glottis+jwt"
 
 AUDIENCE = "glottis"
 
+METADATA_CLAIM = "glottis_metadata"
+"""an object of short strings, in a caller token of any issuer: what each of its exchanges is annotated with"""
+
 TokenKind: TypeAlias = Literal["personal", "service_account", "browser", "access"]
 
 
@@ -41,3 +44,5 @@ class CallerClaims(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """`jti` of the token that this one was derived from: revoking either kills it"""
     is_single_use: bool = False
     """one open session at a time"""
+    glottis_metadata: dict[str, str] | None = None
+    """see METADATA_CLAIM"""

@@ -20,7 +20,7 @@ from policy.index import Index
 from policy.keyring import ALGORITHMS, Verified, strict_object
 from policy.refusal import Refusal
 from policy.route import Caller, NeedKeys
-from policy.scan import Scan
+from policy.scan import Scan, metadata_in
 from policy.world import World
 
 TOKEN_LIMIT = 8192
@@ -233,6 +233,9 @@ def _caller_of(claims: dict[str, Any], payload: bytes, issuer: Issuer, signed: b
     if not isinstance(token_id, str) or not 0 < len(token_id) <= _NAME_LIMIT:
         return None
     issued_at = _time(claims.get("iat")) or 0.0
+    metadata = metadata_in(claims.get(contract.METADATA_CLAIM, {}))
+    if metadata is None:
+        return None
     if issuer.kind == "oidc":
         subject = _claim(claims, issuer.subject_claim)
         if not isinstance(subject, str) or not 0 < len(subject) <= _NAME_LIMIT:
@@ -251,6 +254,7 @@ def _caller_of(claims: dict[str, Any], payload: bytes, issuer: Issuer, signed: b
             expires_at=expires_at,
             subject=subject,
             groups=_groups(claims, issuer),
+            metadata=metadata,
         )
     try:
         ours = msgspec.json.decode(payload, type=contract.CallerClaims)
@@ -279,6 +283,7 @@ def _caller_of(claims: dict[str, Any], payload: bytes, issuer: Issuer, signed: b
         operations=ours.operations,
         origins=None if ours.origins is None else tuple(origin.lower() for origin in ours.origins),
         is_single_use=ours.is_single_use,
+        metadata=metadata,
     )
 
 

@@ -193,8 +193,15 @@ def _route(scan: Scan, caller: Caller, permit: Permit, model: str, world: World,
         scan.traced_framing_at if account.forwards_trace_headers else scan.framing_at,
         match.pin,
         scan.subprotocol,
-        scan.metadata,
+        _metadata(scan, caller),
     )
+
+
+def _metadata(scan: Scan, caller: Caller) -> tuple[tuple[str, str], ...]:
+    """Return the annotations of the request and of its token; where both name one, the token's holds."""
+    if not caller.metadata or not scan.metadata:
+        return caller.metadata or scan.metadata
+    return tuple((dict(scan.metadata) | dict(caller.metadata)).items())
 
 
 def _attribution(caller: Caller, endpoint: Endpoint, permit: Permit, model: str, world: World) -> Attribution:

@@ -66,6 +66,7 @@ def access_token(
         origins=caller.origins,
         parent=caller.token_id,
         is_single_use=caller.is_single_use,
+        glottis_metadata=dict(caller.metadata) or None,
     )
     headers: dict[str, Any] = {"typ": contract.TYP} | ({"kid": kid} if kid is not None else {})
     token = jwt.encode(msgspec.to_builtins(minted), private, algorithm=algorithm, headers=headers)

@@ -42,6 +42,8 @@ class Caller:
     operations: tuple[str, ...] | None = None
     origins: tuple[str, ...] | None = None
     is_single_use: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
+    """annotations of the token itself: nobody who presents it can change them"""
     record: Principal | None = field(default=None, repr=False, compare=False)
     """the record that kind, name and teams were taken from; None: the subject is admitted without one"""
 

@@ -435,6 +435,11 @@ def _metadata_of(values: list[bytes]) -> tuple[tuple[str, str], ...] | None:
         read = orjson.loads(values[0])
     except orjson.JSONDecodeError:
         return None
+    return metadata_in(read)
+
+
+def metadata_in(read: object) -> tuple[tuple[str, str], ...] | None:
+    """Return the annotations that an object holds, or None if they are not as they must be."""
     if not isinstance(read, dict) or len(read) > _METADATA_ENTRIES:
         return None
     for key, value in read.items():

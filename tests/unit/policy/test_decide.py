@@ -485,6 +485,21 @@ def test_a_revocation_refuses_the_next_request(kind: Any, target: str, expected:
     assert (decision.reason if isinstance(decision, Refusal) else None) == expected
 
 
+def test_a_tokens_own_metadata_is_added_and_cannot_be_changed_by_a_header() -> None:
+    key = idp_token(glottis_metadata={"project": "p7", "agent": "a1"})
+    told = 'X-Glottis-Metadata: {"call": "17", "project": "p8"}'
+    alone = admitted(tts(token=key), SONIC).route
+    both = admitted(tts("/cartesia/tts/bytes", key, told), SONIC).route
+
+    assert alone.metadata == (("project", "p7"), ("agent", "a1"))
+    assert dict(both.metadata) == {"call": "17", "project": "p7", "agent": "a1"}
+
+
+@pytest.mark.parametrize("metadata", ["text", ["a"], {"a": 1}, {"": "x"}, {"a": "x" * 129}, {str(n): "" for n in range(33)}])
+def test_a_token_whose_metadata_is_not_as_it_must_be_is_refused(metadata: object) -> None:
+    assert reason(tts(token=idp_token(glottis_metadata=metadata))) == "claims_invalid"
+
+
 def test_metadata_and_subprotocol_travel_with_the_route() -> None:
     route = admitted(
         head_of(
