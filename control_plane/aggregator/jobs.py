@@ -1,7 +1,8 @@
 """Do the jobs that admins ask for: re-price a time, erase a subject (ADR 0034).
 
 Both end in the same recomputation as a new event, and both can be done twice. An erasure waits until every aggregator
-has surely heard of it, so that none stores the subject behind its back. Blocks, but for the loop.
+has surely heard of it, so that none stores the subject behind its back; a workspace's jobs are done one after another, so
+that none writes back what another one has changed meanwhile. Blocks, but for the loops.
 """
 
 import asyncio
@@ -83,25 +84,41 @@ class Jobs:
         self._clickhouse = clickhouse
         self._prices = prices
         self._store = Store(clickhouse)
+        self._ears = Store(clickhouse)
 
-    async def run(self) -> None:
-        """Look and do, for ever."""
+    async def listen(self) -> None:
+        """Hear of erasures, for ever; also while a job is done, which may take long."""
         while True:
             try:
-                job = await asyncio.to_thread(self._look)
-                if job is not None and self._prices.known.is_set():
+                asked = await asyncio.to_thread(lambda: jobs.erasures(self._ears.client()))
+            except STORE_FAULTS as error:
+                _log.warning("cannot look for erasures, will retry", error=type(error).__name__)
+            else:
+                self.erasures = Erasures({(job.workspace, job.subject): _milliseconds(job.end) for job in _newest_last(asked)})
+                self.known.set()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def work(self) -> None:
+        """Look for jobs and do them, for ever."""
+        await self.known.wait()
+        await self._prices.known.wait()
+        while True:
+            try:
+                job = await asyncio.to_thread(self.next_job)
+                if job is not None:
                     await asyncio.to_thread(self._do, job)
             except STORE_FAULTS as error:
                 _log.warning("cannot look for jobs, will retry", error=type(error).__name__)
             await asyncio.sleep(POLL_SECONDS)
 
-    def _look(self) -> Job | None:
-        client = self._store.client()
-        asked = jobs.erasures(client)
-        self.erasures = Erasures({(job.workspace, job.subject): _milliseconds(job.end) for job in _newest_last(asked)})
-        self.known.set()
+    def next_job(self) -> Job | None:
+        """Return the first job that nobody does, of a workspace in which no older one is open."""
         now = datetime.now(UTC)
-        for job in jobs.open_jobs(client):
+        seen: set[str] = set()
+        for job in jobs.open_jobs(self._store.client()):
+            if job.workspace in seen:
+                continue
+            seen.add(job.workspace)
             is_heard = job.kind != "erase" or now - job.asked_at > timedelta(seconds=_HEARD_BY_ALL_SECONDS)
             is_free = job.state == "asked" or time.time_ns() - job.version > _TAKEN_BY_ANOTHER_NS
             if is_heard and is_free:

@@ -68,7 +68,8 @@ class Aggregator:
             self._bus, self._spans_store, self._settings, self._metrics, draining,
         )  # fmt: skip
         self._intakes = [usage, spans]
-        tasks.start("jobs", self._jobs.run())
+        tasks.start("erasures", self._jobs.listen())
+        tasks.start("jobs", self._jobs.work())
         tasks.start("usage backlog", usage.watch_backlog())
         tasks.start("spans backlog", spans.watch_backlog())
         return [

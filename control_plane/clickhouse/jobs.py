@@ -45,7 +45,7 @@ def write(client: Client, job: Job, now_ns: int, *, state: JobState, detail: dic
 
 def open_jobs(client: Client) -> list[Job]:
     """Return the jobs of all workspaces that are to be done, the oldest first."""
-    return _jobs(client, f"{_SELECT} WHERE state IN ('asked', 'running') ORDER BY asked_at", {})
+    return _jobs(client, f"{_SELECT} WHERE state IN ('asked', 'running') ORDER BY asked_at, id", {})
 
 
 def erasures(client: Client) -> list[Job]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.kit.control_plane import (
 )
 from tests.kit.processes import free_port
 from tests.kit.services import NatsAccount, PostgresDatabase
-from tests.kit.usage import attribution, price, span_event, usage_event
+from tests.kit.usage import NOW_MS, attribution, price, span_event, usage_event
 
 
 @pytest_asyncio.fixture
@@ -187,3 +188,56 @@ async def test_the_command_prints_a_table_or_json_or_csv(api: RunningControlPlan
     report = json.loads(await asyncio.to_thread(printed, "--by", "model", "--where", "model=ink-2", "--json"))
     assert report["rows"][0]["units"] == {"audio_in_ms": 1500}
     assert (await asyncio.to_thread(printed, "--by", "team", "--csv")).startswith("team,team_name,exchanges,")
+
+
+async def test_reconcile_explains_where_a_providers_export_differs(
+    api: RunningControlPlane, clickhouse_address: ClickHouse, tmp_path: Path
+) -> None:
+    days = [datetime.fromtimestamp(NOW_MS / 1000, UTC) - timedelta(days=days) for days in (4, 3, 2, 1)]
+    store = Store(clickhouse_address)
+    events = [
+        usage_event(
+            f"c{number}",
+            at_ms=int(day.timestamp() * 1000),
+            units={"characters": characters, "requests": 1},
+            to=attribution(provider="cartesia", account="cartesia-eu", model=model),
+        )
+        for number, (day, model, characters) in enumerate(
+            [(days[0], "sonic-3", 1000), (days[1], "sonic-3", 400), (days[2], "sonic-3", 600), (days[3], "sonic-3", 100)]
+        )
+    ]
+    batch = usage_rows(events, PriceIndex(PriceBook(revision=1)))
+    store.insert_usage(batch.rows)
+    store.recompute(batch.touched)
+    store.close()
+    export = tmp_path / "usage-export.csv"
+    named = [day.date().isoformat() for day in days]
+    export.write_text(
+        "Date,Capability,Model,Credits\n"
+        f"{named[0]},tts,sonic-3,1500\n{named[1]},tts,sonic-3,600\n{named[2]},tts,sonic-3,900\n{named[3]},tts,sonic-3,131\n"
+        f"{named[3]},tts,sonic-turbo,77\n"
+    )
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[3])),
+        "PYTHONIOENCODING": "utf-8",
+        "GLOTTIS_CONTROL_PLANE_URL": api.url,
+        "GLOTTIS_TOKEN": api.token,
+    }
+
+    def printed() -> str:
+        command = [sys.executable, "-m", "glottis", "reconcile", str(export)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert (await asyncio.to_thread(printed)).splitlines() == [
+        "0 of 5 days and models are the same.",
+        "day         model        ours   theirs  difference  cause",
+        f"{named[0]}  sonic-3      1,000  1,500   +500        rate",
+        f"{named[1]}  sonic-3      400    600     +200        rate",
+        f"{named[2]}  sonic-3      600    900     +300        rate",
+        f"{named[3]}  sonic-3      100    131     +31         units",
+        f"{named[3]}  sonic-turbo  0      77      +77         coverage",
+        "coverage: +77 – only one side has it: calls past the gateway, or an account or time that the export leaves out.",
+        "rate: +1,000 – theirs is 1.5 times ours (the rate of Pro Voice Clones): put this rate into the price book.",
+        "units: +31 – both have it and count differently: tags, pre-processing, cancelled contexts, or usage not yet reported.",
+    ]

@@ -1,20 +1,25 @@
 """Re-pricing and erasure, done by a running aggregator."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from contracts.events import UsageEvent
 from contracts.prices import PriceBook
-from control_plane.aggregator.jobs import erase
+from control_plane.aggregator.jobs import Jobs, erase
+from control_plane.aggregator.metrics import Metrics
+from control_plane.aggregator.prices import Prices
 from control_plane.aggregator.pricing import PriceIndex
 from control_plane.aggregator.rows import usage_rows
 from control_plane.aggregator.store import Store
 from control_plane.clickhouse import jobs
 from control_plane.clickhouse.connection import ClickHouse
-from control_plane.clickhouse.jobs import Job
+from control_plane.clickhouse.jobs import Job, JobKind
 from tests.integration.usage.conftest import Tables
 from tests.kit.usage import (
     NOW_MS,
@@ -149,3 +154,87 @@ async def test_an_erasure_that_is_done_twice_spares_what_came_after_it(clickhous
     store.close()
     assert tables.rows("SELECT key, principal FROM usage_events FINAL ORDER BY key") == [("after", "ann"), ("before", "erased")]
     assert tables.quantity() == 20
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
+def test_an_erasure_counts_and_forgets_whichever_step_of_a_recomputation_it_comes_between(
+    clickhouse_address: ClickHouse, tables: Tables, steps_before: int
+) -> None:
+    store = Store(clickhouse_address)
+    prices = PriceIndex(PriceBook(revision=1))
+    first = usage_rows([usage_event("before", at_ms=NOW_MS - 1000)], prices)
+    store.insert_usage(first.rows)
+    store.recompute(first.touched)
+    other = usage_rows([usage_event("other", at_ms=NOW_MS - 900, to=attribution(principal="bob"))], prices)
+    touched = sorted(other.touched)
+    version = 0
+
+    def step(number: int) -> None:
+        nonlocal version
+        if number == 0:
+            store.insert_usage(other.rows)
+        elif number == 1:
+            version = store.next_version(touched)
+        else:
+            store.write_generation(touched, version)
+
+    for number in range(steps_before):
+        step(number)
+    job = Job("acme", "j1", "erase", NOW - timedelta(days=1), NOW + timedelta(days=1), "ann", "owner", NOW)
+    erase(store, job, lambda _: None)
+    for number in range(steps_before, 3):
+        step(number)
+    store.close()
+    assert tables.quantity() == 20
+    assert tables.rows("SELECT DISTINCT principal FROM usage_rollups WHERE principal != '' ORDER BY principal") == [
+        ("bob",),
+        ("erased",),
+    ]
+    assert tables.rows("SELECT key, principal FROM usage_events FINAL ORDER BY key") == [("before", "erased"), ("other", "bob")]
+
+
+def idle_jobs(clickhouse: ClickHouse) -> Jobs:
+    """The jobs of an aggregator that does none of them by itself."""
+    return Jobs(clickhouse, Prices(Metrics()))
+
+
+def test_a_workspaces_jobs_are_done_one_after_another(clickhouse_address: ClickHouse) -> None:
+    client = clickhouse_address.open()
+    long_ago = NOW - timedelta(minutes=5)
+
+    def ask(workspace: str, job_id: str, asked_at: datetime, kind: JobKind = "reprice") -> Job:
+        job = Job(workspace, job_id, kind, NOW - timedelta(days=1), NOW, "ann", "owner", asked_at)
+        return jobs.write(client, job, time.time_ns(), state="asked")
+
+    first = ask("acme", "j1", long_ago)
+    ask("acme", "j2", long_ago + timedelta(seconds=1), "erase")
+    ask("other", "j3", long_ago + timedelta(seconds=2))
+    looking = idle_jobs(clickhouse_address)
+
+    def found() -> str | None:
+        job = looking.next_job()
+        return None if job is None else job.id
+
+    assert found() == "j1"
+    running_now = jobs.write(client, first, time.time_ns(), state="running")
+    assert found() == "j3", "j2 would change what j1 has read and is about to write back"
+    jobs.write(client, running_now, time.time_ns(), state="done")
+    assert found() == "j2"
+    client.close()
+
+
+async def test_an_erasure_is_heard_of_while_a_long_job_is_done(clickhouse_address: ClickHouse) -> None:
+    busy = idle_jobs(clickhouse_address)
+    client = clickhouse_address.open()
+    listening = asyncio.ensure_future(busy.listen())
+    await asyncio.wait_for(busy.known.wait(), 30)
+    assert busy.erasures.applied([usage_event("r1")])[0].to.principal == "ann"
+    job = Job("acme", "j1", "erase", NOW - timedelta(days=1), NOW + timedelta(days=1), "ann", "owner", NOW)
+    jobs.write(client, job, time.time_ns(), state="asked")
+
+    async def is_heard() -> bool:
+        return busy.erasures.applied([usage_event("r1")])[0].to.principal == "erased"
+
+    await until(is_heard, "the erasure")  # nothing else of the aggregator runs: a job in hand holds nobody up
+    listening.cancel()
+    client.close()
