@@ -47,8 +47,9 @@ fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kep
 	@status=0; for fuzzer in policy session http1; do \
 		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
 
-bench: $(STAMP) ## the gateway beside Envoy and nginx; writes docs/benchmarks.md; OPTIONS="--rounds 5 --only http"
+bench: $(STAMP) ## the gateway beside Envoy and nginx (writes docs/benchmarks.md), and usage; OPTIONS="--rounds 5 --only http"
 	@$(BIN)/python -m tests.bench.gateway.side_by_side $(OPTIONS)
+	@$(if $(OPTIONS),:,$(BIN)/python -m tests.bench.usage.intake)
 
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
@@ -56,7 +57,7 @@ bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapsh
 bench-propagation: $(STAMP) ## from a commit to the last of 20 watchers, small and with 100,000 grants; OPTIONS="--changes 200"
 	@$(BIN)/python -m tests.bench.control_plane.propagation $(OPTIONS)
 
-bench-usage: $(STAMP) ## how many usage events the aggregator takes in, and how far behind it is; OPTIONS="--rate 2000 --seconds 60"
+bench-usage: $(STAMP) ## how many usage events the aggregator takes in, and how far behind it is; OPTIONS="--rate 2000 --seconds 330"
 	@$(BIN)/python -m tests.bench.usage.intake $(OPTIONS)
 
 bench-kokoro: $(STAMP) ## how soon Kokoro is heard, how fast it speaks, whether it is understood; OPTIONS="--runs 20"
