@@ -272,8 +272,8 @@ def test_a_record_may_wrap_around_the_end(tmp_path: Path) -> None:
     assert record.payload == bytes(range(256)) * 150
 
 
-def test_a_full_disk_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # /dev/full's twin for files: a limit on the size of files fails the reservation as a full disk does.
+def test_a_full_disk_is_said_at_the_start(tmp_path: Path) -> None:
+    # No file system holds so much: the reservation fails as on a full disk.
     with pytest.raises(RingUnusable, match=r"Cannot reserve .* for the spool .* Free space there"):
         Ring.create(tmp_path / "ring", 1 << 55)
 
