@@ -108,6 +108,9 @@ class EventsMeter:
 
     def __init__(self, endpoint: Endpoint, output: object) -> None:
         self._endpoint = endpoint
+        # Events carry bare samples, also where a file was asked for (Kokoro's container).
+        if isinstance(output, dict) and output.get("container") == "wav":
+            output = {**output, "container": "raw"}
         self._rate = AudioGauge.of_output(output)
         self._reader = EventReader()
 

@@ -290,3 +290,51 @@ async def test_the_largest_gap_between_two_arrivals_of_audio_is_kept(
     (settled,) = await gateway.settled()
 
     assert (settled.largest_audio_gap, settled.first_audio_at > 0) == (3.0, True)
+
+
+def container(**asked: object) -> bytes:
+    """A request to Kokoro's own container."""
+    return speak("X-Double: x", body=json.dumps({"text": "Hello.", **asked}).encode(), target="/kokoro/invocations")
+
+
+CONTAINER_EVENTS = (
+    event(type="audio_stream_start", request_id="r", format="pcm16", voice="af_heart", sample_rate=8000)
+    + event(type="audio_chunk", seq=0, data=base64.b64encode(bytes(8000)).decode())
+    + event(type="audio_stream_end", total_chunks=1, duration_s=0.5)
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "owed", "said"),
+    [
+        ({"sample_rate": 8000}, answer(wav(750)), {"audio_out_ms": 750}, {}),
+        ({"format": "pcm"}, answer(bytes(48_000), "audio/pcm"), {"audio_out_ms": 1000}, {}),
+        ({"format": "pcm", "sample_rate": 8000}, answer(bytes(8000), "audio/pcm"), {"audio_out_ms": 500}, {}),
+        ({"format": "mp3"}, answer(bytes(6000), "audio/mpeg"), {"audio_out_ms": 1000}, {}),
+        (
+            {"stream": False, "sample_rate": 8000},
+            answer(wav(750), "audio/wav", "X-Audio-Duration: 0.751"),
+            {"audio_out_ms": 750},
+            {"audio_out_ms": 751},
+        ),
+        (
+            {"transport": "sse", "sample_rate": 8000},
+            answer(CONTAINER_EVENTS, "text/event-stream"),
+            {"audio_out_ms": 500},
+            {"audio_out_ms": 500},
+        ),
+    ],
+)
+async def test_kokoros_container_is_measured_and_its_own_figure_stands_beside_ours(
+    client: Client, gateway: Edge, double: CartesiaDouble, asked: dict[str, object], answered: bytes,
+    owed: dict[str, int], said: dict[str, int],
+) -> None:  # fmt: skip
+    assert await usage(client, gateway, double, container(**asked), answered) == ("completed", "", SPOKEN | owed, said)
+
+
+async def test_an_error_among_the_containers_events_is_free(client: Client, gateway: Edge, double: CartesiaDouble) -> None:
+    failed = CONTAINER_EVENTS.rpartition(b"event: x")[0] + event(type="error", request_id="r", code="engine_failed", message="No")
+
+    found = await usage(client, gateway, double, container(transport="sse"), answer(failed, "text/event-stream"))
+
+    assert found == ("provider_error", "engine_failed", {}, {})
