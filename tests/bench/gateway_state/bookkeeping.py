@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from contracts.events import Attribution
 from contracts.secret import Secret
@@ -71,8 +71,7 @@ TO = Attribution(
 )
 ACCOUNT = Account(id="a-eu", workspace="w1", name="cartesia-eu", provider="cartesia", origin="https://api.cartesia.test")
 ROUTE = Route(CALLER, SPEECH, ACCOUNT, "sonic-3", TO, b"/tts/bytes", b"")
-SPOKEN = Settled(
-    request_id="",
+SPOKEN: dict[str, Any] = dict(
     started_at=100.0,
     method="POST",
     caller=CALLER,
@@ -95,6 +94,9 @@ SPOKEN = Settled(
 )
 
 
+KEY = Secret(b"k" * 32)
+
+
 def exchanges_cost(spool: Spool) -> dict[str, float]:
     """Return the microseconds of admitting and of settling one exchange: median, and best where others use the machine."""
     writer = logs.LineWriter(io.BytesIO())
@@ -102,7 +104,7 @@ def exchanges_cost(spool: Spool) -> dict[str, float]:
         spool,
         "pod-1",
         Metrics(),
-        lambda _: Secret(b"k" * 32),
+        lambda _: KEY,
         lambda _: 1.0,
         logs.line_logger(writer, "json", logging.INFO),
     )
@@ -110,7 +112,7 @@ def exchanges_cost(spool: Spool) -> dict[str, float]:
     for begin in range(0, EXCHANGES, BATCH):
         batch = []
         for number in range(begin, begin + BATCH):
-            settled = dataclasses.replace(SPOKEN, request_id=f"0192f3a0-1234-7abc-8def-{number:012x}")
+            settled = Settled(f"0192f3a0-1234-7abc-8def-{number:012x}", **SPOKEN)
             settled.tally = Tally(settled.request_id, TO, "pod-1")
             settled.tally.add("characters", 42)
             batch.append((settled, settled.tally))
