@@ -4,13 +4,13 @@ MessagePack for what machines read in bulk (snapshot chunks, events). Unknown fi
 takes a newer writer's additions; a schema number that the reader does not know is refused, because its meaning changed.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 
-_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
 _DECODERS: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 

@@ -138,7 +138,6 @@ def joined(first: UsageEvent, final: UsageEvent) -> UsageEvent:
     )
 
 
-@dataclass(init=False)
 class Settled:
     """One exchange, from its admission to its end: an HTTP request, or a WebSocket session with its handshake.
 
@@ -198,7 +197,7 @@ class Settled:
 
     voice: str = ""
     characters: int = 0
-    transcript: str = field(default="", repr=False)
+    transcript: str = ""
 
     closed_by: ClosedBy = ""
     close_code: int = 0
@@ -207,8 +206,8 @@ class Settled:
         self.request_id = request_id
         self.started_at = started_at
         self.method = method
-        if known:
-            self.__dict__.update(known)
+        for name, value in known.items():
+            setattr(self, name, value)
 
 
 @dataclass(slots=True)

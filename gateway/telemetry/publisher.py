@@ -8,39 +8,23 @@ the spool fills. Knows nothing of what events mean. Read next: `control_plane.ag
 import asyncio
 import contextlib
 import random
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import TypeAlias
 
 import nats.errors
 import nats.js.errors
 import structlog
 
-from contracts import subjects
-from contracts.events import batch_of
-from gateway.telemetry.spool import Kind, Spool, SpooledRing, Waiting
+from gateway.telemetry.batches import Message, messages_of
+from gateway.telemetry.spool import Spool, SpooledRing
 
 _log = structlog.get_logger("gateway.telemetry.publisher")
 
 _EVENTS_A_BATCH = 512
 """about a millisecond of the event loop"""
-_BYTES_A_MESSAGE = 256 * 1024
 _LINGER_SECONDS = 0.1
 """a message costs a hundred times what an event in it costs: under load each carries what came in this time"""
 _BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One JetStream message. `id`: the same for the same events of the same spool file."""
-
-    subject: str
-    id: str
-    payload: bytes
-    events: int
 
 
 Stream: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -91,7 +75,7 @@ class Publisher:
         batch = ring.take(_EVENTS_A_BATCH)
         if not batch:
             return False
-        messages = _messages(ring, batch)
+        messages = messages_of(ring.ring.path.stem, batch)
         attempt = 0
         while True:
             results = await asyncio.gather(*(self._stream(message) for message in messages), return_exceptions=True)
@@ -111,26 +95,6 @@ class Publisher:
         ring.published_to(batch[-1].end)
         self._on_published(len(batch))
         return len(batch) == _EVENTS_A_BATCH
-
-
-def _messages(ring: SpooledRing, batch: list[Waiting]) -> list[Message]:
-    by_subject: defaultdict[tuple[int, str], list[Waiting]] = defaultdict(list)
-    for event in batch:
-        by_subject[event.kind, event.workspace].append(event)
-    messages = []
-    for (kind, workspace), events in by_subject.items():
-        subject = (subjects.usage_subject if kind == Kind.USAGE else subjects.spans_subject)(workspace)
-        sizes = 0
-        shares = []
-        for event in events:
-            shares.append((sizes // _BYTES_A_MESSAGE, event))
-            sizes += len(event.encoded)
-        for _, share in groupby(shares, key=itemgetter(0)):
-            of_one = [event for _, event in share]
-            # The file's name and the first position name the events: a cut made anew begins where this one does.
-            message_id = f"{ring.ring.path.stem}:{of_one[0].position}:{len(of_one)}"
-            messages.append(Message(subject, message_id, batch_of(event.encoded for event in of_one), len(of_one)))
-    return messages
 
 
 def _kind_of(fault: BaseException) -> str:

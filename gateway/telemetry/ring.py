@@ -17,20 +17,20 @@ import os
 from collections.abc import Container, Iterator
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import Final
 from zlib import crc32
 
-_MAGIC = b"GLSPOOL1"
-_HEADER_BYTES = 4096
-_HEAD = Struct("<QIIB3xI8x")
-_HEAD_BYTES = _HEAD.size  # 32: heads are aligned to their own size, so that none wraps around the end
-_COMMITTED = 0x0D0E_C0DE
-_CAPACITY = Struct("<Q")
-_MARKS = Struct("<QQQ")
-_MARKS_OFFSETS = (64, 128)
-_MARKS_CRC = Struct("<I")
+_MAGIC: Final = b"GLSPOOL1"
+_HEADER_BYTES: Final = 4096
+_HEAD: Final = Struct("<QIIB3xI8x")
+_HEAD_BYTES: Final = _HEAD.size  # 32: heads are aligned to their own size, so that none wraps around the end
+_COMMITTED: Final = 0x0D0E_C0DE
+_CAPACITY: Final = Struct("<Q")
+_MARKS: Final = Struct("<QQQ")
+_MARKS_OFFSETS: Final = (64, 128)
+_MARKS_CRC: Final = Struct("<I")
 
-SMALLEST_CAPACITY = 64 * 1024
+SMALLEST_CAPACITY: Final = 64 * 1024
 
 
 def _checksum(payload: bytes, position: int, length: int, kind: int) -> int:
@@ -46,13 +46,16 @@ class RingUnusable(Exception):
     """A ring file that cannot be made or taken up; the text says why and what to do."""
 
 
-class Record(NamedTuple):
+class Record:
     """One committed record. `end`: the position after it."""
 
-    position: int
-    end: int
-    kind: int
-    payload: bytes
+    __slots__ = ("end", "kind", "payload", "position")
+
+    def __init__(self, position: int, end: int, kind: int, payload: bytes) -> None:
+        self.position = position
+        self.end = end
+        self.kind = kind
+        self.payload = payload
 
 
 class Ring:

@@ -4,7 +4,7 @@ Pure: a `Settled` in, bytes out. It costs a few microseconds of every exchange, 
 (`contracts.exchanges`). No field ever holds a text, a token or a credential. Read next: `gateway.telemetry.recorder`.
 """
 
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from policy.providers.profile import Endpoint
 from policy.route import Caller
 from policy.usage import Settled, SettledContext
 
-_KNOWN_LIMIT = 4096
+_KNOWN_LIMIT: Final = 4096
 
 _Known: TypeAlias = tuple[object, object, Who]
 

@@ -10,7 +10,7 @@ Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.jo
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -22,8 +22,8 @@ from policy.usage import joined
 
 _log = structlog.get_logger("gateway.telemetry.spool")
 
-_SUFFIX = ".spool"
-_JOINED_WITHIN_MS = 1000
+_SUFFIX: Final = ".spool"
+_JOINED_WITHIN_MS: Final = 1000
 """what was measured longer before the final event keeps its own time, which decides its price and its hour"""
 
 
@@ -58,15 +58,16 @@ class Unkept:
         return True
 
 
-class Waiting(NamedTuple):
-    """One event that is to be published. `end`: the position after it, in its ring."""
+class Waiting:
+    """One event that is to be published. kind: a Kind; `end`: the position after it, in its ring."""
 
-    position: int
-    end: int
-    kind: int
-    """a Kind"""
-    workspace: str
-    encoded: memoryview
+    __slots__ = ("encoded", "end", "kind", "position", "workspace")
+
+    def __init__(self, record: Record) -> None:
+        self.position = record.position
+        self.end = record.end
+        self.kind: int = Kind.USAGE if record.kind == Kind.WHOLE else record.kind
+        self.workspace, self.encoded = _parts(record.payload)
 
 
 class SpooledRing:
@@ -92,14 +93,14 @@ class SpooledRing:
         said = self._said
         for record in self.ring.records(self.ring.published):
             if record.kind != Kind.CARRIED and record.position not in said:
-                yield _waiting(record)
+                yield Waiting(record)
 
     def take(self, most: int) -> list[Waiting]:
         """Return the oldest of what is to be published; from now on these events may have been published."""
         records = self.ring.stretch(self.ring.published, most, Kind.CARRIED, self._said)
         if records:
             self._taken = max(self._taken, records[-1].end)
-        return [_waiting(record) for record in records]
+        return [Waiting(record) for record in records]
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False if there is no room."""
@@ -280,17 +281,20 @@ def _taken_up(path: Path) -> Ring | None:
         return None
 
 
+_PREFIXES: dict[str, bytes] = {}
+_MOST_PREFIXES: Final = 4096
+
+
 def _payload(workspace: str, encoded: bytes) -> bytes:
-    name = workspace.encode()[:255]
-    return b"%c%b%b" % (len(name), name, encoded)
+    prefix = _PREFIXES.get(workspace)
+    if prefix is None:
+        if len(_PREFIXES) >= _MOST_PREFIXES:
+            _PREFIXES.clear()
+        name = workspace.encode()[:255]
+        prefix = _PREFIXES[workspace] = b"%c%b" % (len(name), name)
+    return prefix + encoded
 
 
-def _waiting(record: Record) -> Waiting:
-    position, end, kind, payload = record
-    workspace, encoded = _parts(payload)
-    return Waiting(position, end, Kind.USAGE if kind == Kind.WHOLE else kind, workspace, encoded)
-
-
-def _parts(payload: bytes) -> tuple[str, memoryview]:
+def _parts(payload: bytes) -> tuple[str, bytes]:
     end = 1 + payload[0]
-    return payload[1:end].decode(), memoryview(payload)[end:]
+    return payload[1:end].decode(), payload[end:]

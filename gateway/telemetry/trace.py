@@ -5,10 +5,10 @@ which is a UUIDv7 and so already unique: no randomness is asked for a second tim
 """
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
-_LONGEST_TRACESTATE = 512
+_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
+_LONGEST_TRACESTATE: Final = 512
 
 
 class TraceContext(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -87,7 +86,7 @@ def recorder(kept: Kept, metrics: Metrics) -> Recorder:
 def completed(**changes: Any) -> Settled:
     tally = Tally(REQUEST_ID, TO, "pod-1")
     tally.add("characters", 11)
-    settled = Settled(
+    fields: dict[str, Any] = dict(
         request_id=REQUEST_ID,
         started_at=100.0,
         method="POST",
@@ -112,7 +111,7 @@ def completed(**changes: Any) -> Settled:
         characters=11,
         transcript="Hello world",
     )
-    return dataclasses.replace(settled, **changes)
+    return Settled(**(fields | changes))
 
 
 def by_name(event: SpanEvent) -> dict[str, Span]:
@@ -290,9 +289,13 @@ def test_a_context_has_its_own_usage_and_a_span_under_the_session(recorder: Reco
     )
 
 
-def test_a_fault_of_ours_is_logged_and_does_not_reach_the_exchange(recorder: Recorder, metrics: Metrics) -> None:
+def test_a_fault_of_ours_is_logged_and_does_not_reach_the_exchange(kept: Kept, metrics: Metrics) -> None:
+    def fails(_: str) -> float:
+        raise RuntimeError("a fault of ours")
+
+    recorder = Recorder(kept, "pod-1", metrics, lambda _: None, fails)
     with capture_logs() as lines:
-        recorder.settle(completed(ended_at=None))
+        recorder.settle(completed())
 
     assert lines[0]["event"] == "exchange not recorded"
     assert metrics.registry.get_sample_value("glottis_gateway_loop_faults_total", {"loop": "recorder"}) == 1
