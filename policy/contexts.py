@@ -32,17 +32,17 @@ class Said(msgspec.Struct):
     The words are Cartesia's, and those of Kokoro's container (`synthesis_complete`, `audio_stream_end`, the durations, `code`).
     """
 
-    type: object = None
-    context_id: object = None
-    done: object = None
-    status_code: object = None
-    error_code: object = None
-    code: object = None
-    data: object = None
+    type: "object" = None
+    context_id: "object" = None
+    done: "object" = None
+    status_code: "object" = None
+    error_code: "object" = None
+    code: "object" = None
+    data: "object" = None
     """audio as base64; `said_by` puts the size of what it decodes to in its place, in bytes"""
-    cancelled: object = None
-    total_duration_s: object = None
-    duration_s: object = None
+    cancelled: "object" = None
+    total_duration_s: "object" = None
+    duration_s: "object" = None
 
     @property
     def audio_bytes(self) -> int:

@@ -53,7 +53,7 @@ Message: TypeAlias = tuple[int, bytes, bytes]
 Passed: TypeAlias = tuple[int, bytes | None]
 """(opcode, payload) of a data message that ended in a read; payload is None if it was too long to be read"""
 
-_MAY_BE_SENT = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
+_MAY_BE_SENT: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 
 
 def is_sendable(code: int) -> bool:

@@ -2,11 +2,13 @@
 
 An agent sends the same object again and again: model, voice and format stay, text and context id change. The first such
 message is read whole by `policy.peek`; of the next ones only the two strings are taken out, and what remains is looked up.
+The bodies of a connection's requests are read likewise; they have no context.
 That is the same reading: two JSON texts that differ in the content of a plain string differ in nothing else. Whatever is
 not plain (an escape, a blank text, a control character) is read whole. Read next: `policy.session`.
 """
 
 import re
+from functools import cache
 from typing import Final
 
 from policy.facts import Facts, Unjudgeable
@@ -14,6 +16,8 @@ from policy.peek import facts_of_json
 from policy.providers.profile import Endpoint
 
 _MOST_KEPT: Final = 64
+_MOST_MISSES: Final = 16
+"""messages in a row that were like none before them: from then on all are read whole, which costs less than remembering"""
 _LONGEST_KEPT: Final = 4096
 """bytes of a message without its text; longer ones are rare and are read whole"""
 _LONGEST_NAME: Final = 256
@@ -34,35 +38,106 @@ class Heard:
         self.speaks = speaks
 
 
+class _Sought:
+    """A key whose value is a plain string: not empty, no escape in it, no control character."""
+
+    __slots__ = ("_key", "_key_bytes", "_pattern")
+
+    def __init__(self, key: str) -> None:
+        self._key = b'"%b"' % key.encode()
+        self._key_bytes = len(self._key)
+        self._pattern = re.compile(re.escape(self._key) + rb'\s*:\s*"([^"\\\x00-\x1f]+)"')
+
+    def find(self, payload: bytes) -> tuple[int, int, str]:
+        """Return where the first such value begins and ends, and what it is; end 0: there is none that can be read."""
+        at = payload.find(self._key)
+        if at < 0:
+            return 0, 0, ""
+        # As serialisers write it: a few searches in place of a pattern, which looks at each character.
+        at += self._key_bytes
+        begin = at + 3 if payload[at : at + 2] == b": " else at + 2
+        if payload[at : at + 1] == b":" and payload[begin - 1 : begin] == b'"':
+            end = payload.find(b'"', begin)
+            if end > begin and payload.find(b"\\", begin, end) < 0:
+                try:
+                    value = payload[begin:end].decode()
+                except UnicodeDecodeError:
+                    return 0, 0, ""
+                if value.isprintable():
+                    return begin, end, value
+        found = self._pattern.search(payload)
+        if found is None:
+            return 0, 0, ""
+        try:
+            return found.start(1), found.end(1), found[1].decode()
+        except UnicodeDecodeError:
+            return 0, 0, ""
+
+
+_sought = cache(_Sought)
+_CONTEXT: Final = _Sought("context_id")
+
+
 class Recall:
-    """What was read of one session's messages."""
+    """What was read of one session's messages, or of the bodies of one connection's requests."""
 
-    __slots__ = ("_context", "_endpoint", "_known", "_text")
+    __slots__ = ("_endpoint", "_known", "_known_without_context", "_misses", "_most_kept", "_text")
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, most_kept: int = _MOST_KEPT) -> None:
+        """most_kept: messages that differ in more than text and context."""
         self._endpoint = endpoint
-        plain = rb'\s*:\s*"([^"\\\x00-\x1f]+)"'
-        self._text = re.compile(b'"%b"' % re.escape((endpoint.text_key or "transcript").encode()) + plain)
-        self._context = re.compile(b'"context_id"' + plain)
+        self._text: _Sought = _sought(endpoint.text_key or "transcript")
+        self._most_kept = most_kept
+        self._misses = 0
         self._known: dict[bytes, Facts] = {}
+        self._known_without_context: dict[bytes, Facts] = {}
+        """apart, for an empty context is what one that was taken out looks like"""
+
+    def facts(self, body: bytes) -> Facts | Unjudgeable:
+        """Return what `policy.peek.facts_of_json` returns."""
+        heard = self.hear(body)
+        if isinstance(heard, Unjudgeable):
+            return heard
+        facts = heard.facts
+        if facts.transcript == heard.transcript and facts.context_id == heard.context_id:
+            return facts
+        return Facts(
+            facts.model,
+            facts.voice,
+            facts.is_voice_embedded,
+            heard.characters,
+            heard.speaks,
+            heard.transcript,
+            facts.saves_audio,
+            heard.context_id,
+            facts.continues,
+            facts.cancels,
+            facts.flushes,
+        )
 
     def hear(self, payload: bytes) -> Heard | Unjudgeable:
         """Return what a message says. payload: unmasked, whole."""
-        text = self._text.search(payload)
-        context = self._context.search(payload)
-        if text is None or context is None:
+        a, b, transcript = self._text.find(payload)
+        if not b or self._misses > _MOST_MISSES:
             return self._whole(payload)
-        (a, b), (c, d) = text.span(1), context.span(1)
-        rest = payload[:a] + payload[b:c] + payload[d:] if a < c else payload[:c] + payload[d:a] + payload[b:]
-        facts = self._known.get(rest)
-        if facts is None:
-            return self._first(payload, rest, text.span(1), context.span(1))
-        try:
-            transcript, context_id = payload[a:b].decode(), payload[c:d].decode()
-        except UnicodeDecodeError:
+        c, d, named = _CONTEXT.find(payload)
+        context_id: str | None = named
+        if not d:
+            rest = payload[:a] + payload[b:]
+            facts = self._known_without_context.get(rest)
+            if facts is None:
+                return self._first(payload, rest, (a, b), None)
+            context_id = facts.context_id
+        else:
+            rest = payload[:a] + payload[b:c] + payload[d:] if a < c else payload[:c] + payload[d:a] + payload[b:]
+            facts = self._known.get(rest)
+            if facts is None:
+                return self._first(payload, rest, (a, b), (c, d))
+            if len(named) > _LONGEST_NAME:
+                return self._whole(payload)
+        if "<" in transcript or transcript.isspace():
             return self._whole(payload)
-        if "<" in transcript or transcript.isspace() or len(context_id) > _LONGEST_NAME:
-            return self._whole(payload)
+        self._misses = 0
         return Heard(facts, context_id, transcript, len(transcript), True)
 
     def _whole(self, payload: bytes) -> Heard | Unjudgeable:
@@ -71,17 +146,23 @@ class Recall:
             return facts
         return Heard(facts, facts.context_id, facts.transcript, facts.characters, facts.speaks)
 
-    def _first(self, payload: bytes, rest: bytes, text: tuple[int, int], context: tuple[int, int]) -> Heard | Unjudgeable:
-        """Read a message whole, and keep it if the two strings that were found are the ones that are judged."""
+    def _first(self, payload: bytes, rest: bytes, text: tuple[int, int], context: tuple[int, int] | None) -> Heard | Unjudgeable:
+        """Read a message whole, and keep it if the strings that were found are the ones that are judged."""
+        self._misses += 1
         heard = self._whole(payload)
         if isinstance(heard, Unjudgeable) or not heard.speaks or heard.facts.cancels or len(rest) > _LONGEST_KEPT:
             return heard
         other = bytearray(payload)
-        for (begin, end), value in sorted([(text, _A_TEXT), (context, _A_CONTEXT)], reverse=True):
+        replaced = [(text, _A_TEXT)]
+        context_id, known = heard.context_id, self._known_without_context
+        if context is not None:
+            replaced.append((context, _A_CONTEXT))
+            context_id, known = _A_CONTEXT, self._known
+        for (begin, end), value in sorted(replaced, reverse=True):
             other[begin:end] = value.encode()
         proof = facts_of_json(bytes(other), self._endpoint)
-        if isinstance(proof, Facts) and (proof.transcript, proof.context_id) == (_A_TEXT, _A_CONTEXT):
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            self._known[rest] = heard.facts
+        if isinstance(proof, Facts) and proof.transcript == _A_TEXT and proof.context_id == context_id:
+            if len(known) >= self._most_kept:
+                known.clear()
+            known[rest] = heard.facts
         return heard

@@ -7,15 +7,19 @@ Refusals are never kept. Read next: `policy.decide`.
 """
 
 import math
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from policy.decide import Admit, Decision, NeedFacts, decide
-from policy.facts import Facts, RequestHead
+from policy.facts import Facts, RequestHead, Unjudgeable
 from policy.keyring import Key
+from policy.peek import facts_of_json
+from policy.providers.profile import Endpoint
+from policy.recall import Recall
 from policy.route import Route
 from policy.world import World
 
-_ROUTES_KEPT = 16
+_ROUTES_KEPT: Final = 16
+_BODIES_KEPT: Final = 8
 
 _Judged: TypeAlias = tuple[str | None, str | None, bool, bool]
 """what of the facts is judged: model, voice, whether it is embedded, whether audio is kept"""
@@ -24,7 +28,7 @@ _Judged: TypeAlias = tuple[str | None, str | None, bool, bool]
 class Repeated:
     """Decides about one head, any number of times."""
 
-    __slots__ = ("_from", "_key", "_need", "_revocations", "_routes", "_until", "_world", "head")
+    __slots__ = ("_from", "_has_read", "_key", "_need", "_recall", "_revocations", "_routes", "_until", "_world", "head")
 
     def __init__(self, head: RequestHead) -> None:
         self.head = head
@@ -35,6 +39,18 @@ class Repeated:
         self._until = 0.0
         self._need: NeedFacts | None = None
         self._routes: dict[_Judged, Route] = {}
+        self._has_read = False
+        self._recall: Recall | None = None
+
+    def facts(self, body: bytes, endpoint: Endpoint) -> Facts | Unjudgeable:
+        """Return what `policy.peek.facts_of_json` returns. endpoint: the one that this head leads to."""
+        recall = self._recall
+        if recall is None:
+            if not self._has_read:  # most heads are seen once, and then remembering is for nothing
+                self._has_read = True
+                return facts_of_json(body, endpoint)
+            recall = self._recall = Recall(endpoint, _BODIES_KEPT)
+        return recall.facts(body)
 
     def decide(self, facts: Facts | None, world: World, now: float) -> Decision:
         """Return what `policy.decide.decide` returns."""

@@ -4,13 +4,15 @@ What may pass was found by `policy.scan`; here it is put together with exactly o
 framing: the relay says how the body is framed.
 """
 
+from typing import Final
+
 from contracts.secret import Secret
 from policy.facts import Header
 from policy.route import Route
 from policy.scan import HOP_BY_HOP
 
-_UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-_REQUEST_ID = b"X-Glottis-Request-Id"
+_UPGRADE: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+_REQUEST_ID: Final = b"X-Glottis-Request-Id"
 
 
 def request_head(route: Route, method: str, host: bytes, credential: Secret, framing: bytes) -> bytes:

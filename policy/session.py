@@ -283,7 +283,9 @@ class Session:
                 is_judged = self.tally is None
                 if self._provider_said(opcode, payload, now, out) if is_judged else self._recognition_said(opcode, payload):
                     errors = True
-            if self._passes and not upstream.is_over and self._clear not in data:
+            # Only where an error may be on its way is there something to mask; the search costs more than all before it.
+            may_hold_error = errors or not upstream.is_between_messages
+            if self._passes and not upstream.is_over and not (may_hold_error and self._clear in data):
                 if not out:
                     return FORWARD
                 out.insert(0, ToClient(data))

@@ -29,7 +29,6 @@ from policy.audio import bytes_a_second
 from policy.decide import Admit, NeedFacts, NeedKeys, judge_message
 from policy.facts import Facts, Unjudgeable
 from policy.form import FormReader
-from policy.peek import facts_of_json
 from policy.providers import registry
 from policy.providers.profile import Endpoint
 from policy.refusal import TABLE, Refusal
@@ -273,7 +272,7 @@ class Exchange:
         held = self._held
         if len(held) > 1:
             self._held = held = [b"".join(held)]
-        facts = facts_of_json(held[0] if held else b"", self._place.endpoint)
+        facts = self._repeated.facts(held[0] if held else b"", self._place.endpoint)
         if isinstance(facts, Unjudgeable):
             self._refuse(Refusal(facts.reason, facts.key))
             return

@@ -100,7 +100,7 @@ def _well_formed(sender: frames.Sender, stream: bytes) -> None:
 
 def fuzz_recall(data: bytes) -> None:
     """Hear any messages (split at NUL), each as it would be heard for the first time."""
-    recall = Recall(TTS)
+    recall, bodies = Recall(TTS), Recall(TTS, 2)
     for payload in (MESSAGE, *data.split(b"\0"), MESSAGE):
         heard, whole = recall.hear(payload), facts_of_json(payload, TTS)
         if isinstance(whole, Unjudgeable):
@@ -111,6 +111,7 @@ def fuzz_recall(data: bytes) -> None:
         assert own == (whole.context_id, whole.transcript, whole.characters, whole.speaks)
         if whole.speaks:
             assert _judged(heard.facts) == _judged(whole)
+        assert bodies.facts(payload) == whole
 
 
 def _judged(facts: Facts) -> object:

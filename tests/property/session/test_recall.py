@@ -1,4 +1,4 @@
-"""A message that is recalled says what it would say if it were read whole."""
+"""A message or body that is recalled says what it would say if it were read whole."""
 
 import json
 
@@ -14,8 +14,9 @@ _texts = st.one_of(
     st.sampled_from(["", " ", "Hi.", "a<break time='1s'/>b", '"', "\\", "é\U0001f600", "\t", "transcript"]), st.text(max_size=20)
 )
 _messages = st.fixed_dictionaries(
-    {"transcript": _texts, "context_id": st.one_of(st.sampled_from(["c1", "c2"]), st.text(max_size=8))},
+    {"transcript": _texts},
     optional={
+        "context_id": st.one_of(st.sampled_from(["c1", "c2", ""]), st.text(max_size=8)),
         "model_id": st.sampled_from(["sonic-3", "sonic-9", "transcript"]),
         "voice": st.sampled_from(["v1", {"mode": "id", "id": "v1"}, {"context_id": "c9"}]),
         "continue": st.booleans(),
@@ -45,3 +46,13 @@ def test_messages_are_heard_as_if_each_were_the_first(sent: list[tuple[dict[str,
         )
         if whole.speaks:
             assert (heard.facts.model, heard.facts.voice, heard.facts.cancels) == (whole.model, whole.voice, whole.cancels)
+
+
+@given(st.lists(st.tuples(_messages, st.booleans(), st.booleans()), max_size=6))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_bodies_are_read_as_if_each_were_the_first(sent: list[tuple[dict[str, object], bool, bool]]) -> None:
+    recall = Recall(cartesia.TTS_BYTES, 2)
+    for message, is_ascii, is_compact in sent:
+        body = json.dumps(message, ensure_ascii=is_ascii, separators=(",", ":") if is_compact else None)
+        encoded = body.encode("utf-8", "surrogatepass")
+        assert recall.facts(encoded) == facts_of_json(encoded, cartesia.TTS_BYTES)

@@ -7,6 +7,7 @@ from contracts.snapshot import Grant, Issuer
 from policy.decide import Admit, Decision, NeedFacts, NeedKeys
 from policy.facts import Facts
 from policy.index import index_of
+from policy.providers import cartesia
 from policy.refusal import Refusal
 from policy.repeated import Repeated
 from policy.world import World
@@ -45,6 +46,27 @@ def test_the_second_decision_gives_the_same_route_with_the_new_facts() -> None:
 
     assert second.route is first.route
     assert second.facts.characters == 9
+
+
+def test_each_body_is_read_for_itself() -> None:
+    repeated = speaking()
+    bodies = [
+        b'{"model_id":"sonic-3","transcript":"One","voice":{"mode":"id","id":"v1"}}',
+        b'{"model_id":"sonic-3","transcript":"Two!","voice":{"mode":"id","id":"v1"}}',
+        b'{"model_id":"sonic-3","transcript":"Three","voice":{"mode":"id","id":"v1"}}',
+        b'{"model_id":"sonic-3","transcript":"Three","voice":{"mode":"id","id":"v2"}}',
+        b'{"model_id":"sonic-3","transcript":"A<break time=\'1s\'/>","voice":{"mode":"id","id":"v2"}}',
+    ]
+
+    read = [repeated.facts(body, cartesia.TTS_BYTES) for body in bodies]
+
+    assert [(facts.voice, facts.transcript, facts.characters) for facts in read if isinstance(facts, Facts)] == [
+        ("v1", "One", 3),
+        ("v1", "Two!", 4),
+        ("v1", "Three", 5),
+        ("v2", "Three", 5),
+        ("v2", "A<break time='1s'/>", 2),
+    ]
 
 
 def test_another_model_is_judged_for_itself() -> None:
