@@ -27,6 +27,7 @@ check: $(STAMP) ## lint, types, import rules, dependencies, licences
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python deploy/dev/native.py --check
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
 	@$(BIN)/python deploy/dev/licences.py
@@ -47,9 +48,22 @@ fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kep
 	@status=0; for fuzzer in policy session http1; do \
 		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
 
+native: $(STAMP) ## compile the gateway's hot modules into build/native (a C compiler, python3-dev); see docs/operations.md
+	@$(BIN)/python deploy/dev/native.py
+
+test-native: native ## the tests of the core and of the edge against the compiled modules
+	@$(BIN)/python -m pytest -o pythonpath="build/native ." $(NATIVE_TESTS)
+
+NATIVE_TESTS := tests/unit/policy tests/unit/session tests/unit/upstream tests/unit/edge_http tests/unit/gateway_state \
+	tests/property/policy tests/property/session tests/property/gateway_state \
+	tests/component/edge_http tests/component/edge_websocket tests/component/gateway_state
+
 bench: $(STAMP) ## the gateway beside Envoy and nginx (writes docs/benchmarks.md), and usage; OPTIONS="--rounds 5 --only http"
 	@$(BIN)/python -m tests.bench.gateway.side_by_side $(OPTIONS)
 	@$(if $(OPTIONS),:,$(BIN)/python -m tests.bench.usage.intake)
+
+bench-hot-path: $(STAMP) ## what one exchange costs in the process, without sockets; OPTIONS="--only tts"
+	@$(BIN)/python -m tests.bench.gateway_state.hot_path $(OPTIONS)
 
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
@@ -69,4 +83,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test check format demo sdks fault fuzz bench bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-hot-path bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean

@@ -15,6 +15,7 @@ from gateway.settings import Settings
 from gateway.telemetry import logs
 from gateway.telemetry.metrics import METRICS
 from gateway.telemetry.ring import RingUnusable
+from policy import session
 
 _CANNOT_START_STATUS = 2
 
@@ -27,7 +28,8 @@ def run(settings: Settings) -> int:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     writer = logs.configure(log_format, level, sys.stderr.buffer)
     METRICS.log_lines_dropped.set_function(lambda: writer.dropped)
-    _log.info("starting", pod=settings.pod, version=version("glottis"))
+    is_compiled = not (session.__file__ or "").endswith(".py")  # see deploy/dev/native.py
+    _log.info("starting", pod=settings.pod, version=version("glottis"), is_compiled=is_compiled)
     # What was imported lives as long as the process: a collection need not walk over it.
     gc.collect()
     gc.freeze()

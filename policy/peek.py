@@ -9,27 +9,27 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from policy.facts import Facts, Unjudgeable
 from policy.providers.profile import Endpoint
 
-NOT_JSON = Unjudgeable("body_not_json")
-TOO_DEEP = Unjudgeable("body_too_deep")
-KEY_TWICE = Unjudgeable("judged_key_twice")
-KEY_SPELLING = Unjudgeable("judged_key_spelling")
-VALUE_INVALID = Unjudgeable("judged_value_invalid")
+NOT_JSON: Final = Unjudgeable("body_not_json")
+TOO_DEEP: Final = Unjudgeable("body_too_deep")
+KEY_TWICE: Final = Unjudgeable("judged_key_twice")
+KEY_SPELLING: Final = Unjudgeable("judged_key_spelling")
+VALUE_INVALID: Final = Unjudgeable("judged_value_invalid")
 
-_NAME_LIMIT = 256
+_NAME_LIMIT: Final = 256
 """characters of a model, voice or context id that is judged"""
 
-_BREAK = re.compile(r"<break(?:\s[^<>]*)?/>")
-_ASCII_ESCAPE = re.compile(rb"\\u00[2-7]")
+_BREAK: Final = re.compile(r"<break(?:\s[^<>]*)?/>")
+_ASCII_ESCAPE: Final = re.compile(rb"\\u00[2-7]")
 """an escape that can spell a letter of a judged key"""
 
-_FLAGS = ("continue", "cancel", "flush")
+_FLAGS: Final = ("continue", "cancel", "flush")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Plan:
 _PLANS: dict[str, _Plan] = {}
 """by endpoint id, which names one set of judged keys in every profile"""
 
-_USUAL = frozenset(
+_USUAL: Final = frozenset(
     (
         "model_id",
         "transcript",
@@ -84,9 +84,9 @@ _USUAL = frozenset(
 )
 """keys that are spelled as the documents do; others are looked at twice"""
 
-_VOICE_LITERALS = (b'"id"', b'"mode"', b'"embedding"')
-_VOICE_KEYS_SOUGHT = tuple((literal, re.compile(literal + rb"[ \t\r\n]*:")) for literal in _VOICE_LITERALS)
-_VOICE_KEYS = frozenset(("id", "mode", "embedding"))
+_VOICE_LITERALS: Final = (b'"id"', b'"mode"', b'"embedding"')
+_VOICE_KEYS_SOUGHT: Final = tuple((literal, re.compile(literal + rb"[ \t\r\n]*:")) for literal in _VOICE_LITERALS)
+_VOICE_KEYS: Final = frozenset(("id", "mode", "embedding"))
 
 
 def _plan_of(endpoint: Endpoint) -> _Plan:
@@ -107,8 +107,13 @@ def _plan_of(endpoint: Endpoint) -> _Plan:
     return plan
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _Pairs:
     """An object's members as they came, doubled ones included."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[tuple[str, Any]]) -> None:
+        self.members = members
 
 
 def facts_of_json(body: bytes | bytearray | memoryview, endpoint: Endpoint) -> Facts | Unjudgeable:
@@ -170,17 +175,17 @@ def _members(body: bytes, plan: _Plan) -> dict[str, Any] | Unjudgeable:
     if not isinstance(read, _Pairs):
         return NOT_JSON
     members: dict[str, Any] = {}
-    for key, value in read:
+    for key, value in read.members:
         if key in plan.keys and key in members:
-            return _placed(replace(KEY_TWICE, key=key), read)
+            return _placed(replace(KEY_TWICE, key=key), read.members)
         members[key] = value
     voice = members.get(plan.voice) if plan.voice is not None else None
     if isinstance(voice, _Pairs):
-        names = [key for key, _ in voice if key.casefold() in _VOICE_KEYS]
+        names = [key for key, _ in voice.members if key.casefold() in _VOICE_KEYS]
         for name in names:
             if names.count(name) > 1:
-                return _placed(replace(KEY_TWICE, key=f"{plan.voice}.{name.casefold()}"), read)
-        members[plan.voice or ""] = dict(voice)
+                return _placed(replace(KEY_TWICE, key=f"{plan.voice}.{name.casefold()}"), read.members)
+        members[plan.voice or ""] = dict(voice.members)
     return members
 
 

@@ -140,8 +140,8 @@ _DECORATION = re.compile(rb"[\x00-\x20]|\[.*\Z", re.DOTALL)
 
 _NO_FACTS = Facts()
 
-_FRAMING_PLACE: Header = (b"", b"")
-"""stands among the kept headers where the framing header stood, which is the relay's to write"""
+_FRAMING_PLACE: Header = (b":framing", b"")
+"""told by its name's identity: stands among the kept headers where the framing header stood, which is the relay's to write"""
 
 _SECRET_LENGTH = 16
 """bytes; what is shorter is no token, and may stand anywhere by chance"""
@@ -272,7 +272,7 @@ def scan_of(head: RequestHead, root_mounts: Mapping[bytes, str]) -> Scan | Refus
         token = presented
     framing_at = framed_after = -1
     if has_framing:
-        framed_after = next(at for at, header in enumerate(kept) if header is _FRAMING_PLACE)
+        framed_after = next(at for at, header in enumerate(kept) if header[0] is _FRAMING_PLACE[0])
         del kept[framed_after]
         framing_at = _rendered_length(kept[:framed_after])
     block = b"\r\n".join([b": ".join(header) for header in kept])
@@ -322,7 +322,7 @@ def _own_subprotocols(
 ) -> tuple[list[Header], bytes | None] | Refusal:
     """Return the headers without our own subprotocols, and the one to answer with; adds the tokens found to `tokens`."""
     has_version = has_token = False
-    rewritten: dict[int, Header | None] = {}
+    rewritten: dict[Header, Header | None] = {}
     for header in protocols:
         others = []
         is_ours = False
@@ -337,11 +337,11 @@ def _own_subprotocols(
             else:
                 others.append(protocol)
         if is_ours:
-            rewritten[id(header)] = (header[0], b", ".join(others)) if others else None
+            rewritten[header] = (header[0], b", ".join(others)) if others else None
     if has_token and not has_version:
         return Refusal("subprotocol_alone")
     if rewritten:
-        replaced = (rewritten.get(id(header), header) for header in kept)
+        replaced = (rewritten.get(header, header) for header in kept)
         kept = [header for header in replaced if header is not None]
     return kept, SUBPROTOCOL if has_version else None
 

@@ -41,7 +41,7 @@ class AnswerMeter(Protocol):
 
 
 class _Transcript(msgspec.Struct):
-    duration: float | None = None
+    duration: "float | None" = None
 
 
 class TranscriptMeter:

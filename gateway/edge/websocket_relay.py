@@ -36,7 +36,7 @@ _log = structlog.get_logger("gateway.edge")
 
 _EARLY_BYTES: Final = 64 * 1024
 """what a client may send before its 101; it has to wait with more"""
-_ANSWER_SECONDS: Final = 10.0
+_ANSWER_SECONDS = 10.0
 """how long a provider may take to answer the handshake; SDKs give up after ten as well"""
 _TICK_SECONDS: Final = 1.0
 _TICKS_A_LOOK: Final = 2

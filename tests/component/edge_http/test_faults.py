@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from gateway.edge.context import Limits
 from gateway.upstream.origin import PoolSettings
+from gateway.upstream.upstreams import Upstreams
 from policy.usage import Settled
 from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
 from tests.kit.edge import RAW_BODY, Client, Edge, edge, request, speak
@@ -248,18 +250,21 @@ async def test_a_provider_that_answers_before_the_upload_ends_is_heard(client: C
     assert await client.rest() == b""
 
 
-async def test_a_fault_of_ours_is_500_with_a_request_id_and_no_cause(gateway: Edge, client: Client) -> None:
-    async def broken(issuer: object) -> None:
+async def test_a_fault_of_ours_is_500_with_a_request_id_and_no_cause() -> None:
+    async def broken(host: str, port: int) -> Sequence[str]:
         raise RuntimeError("secret cause")
 
-    origin = gateway.context.upstreams.origin_of(next(iter(gateway.world.index.accounts.values())))
-    origin.dial = lambda: broken(None)  # type: ignore[method-assign,assignment,return-value]
-    await client.send(speak())
+    origin = "http://provider.test:8000"
+    async with edge(origin) as gateway:
+        pool = PoolSettings(allowed_private_origins=frozenset({origin}), warm_connections=0)
+        gateway.context.upstreams = Upstreams(pool, gateway.tasks, asyncio.get_running_loop().time, broken)
+        client = await gateway.client()
+        await client.send(speak())
 
-    answer = await client.answer()
+        answer = await client.answer()
 
-    assert (answer.status, reason(answer.body)) == (500, "internal")
-    assert b"secret cause" not in answer.body
+        assert (answer.status, reason(answer.body)) == (500, "internal")
+        assert b"secret cause" not in answer.body
 
 
 async def test_a_burst_is_served_by_warm_connections(double: CartesiaDouble) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from contracts.snapshot import Issuer
 from policy.keyring import CACHE_LIMIT, KeyRing, KeySetRefused, Verified
+from policy.route import Caller
 from tests.kit.identities import b64, jwks, signing_key
 
 ISSUER = Issuer(id="i1", workspace="w1", issuer="https://idp.test", audiences=("g",), jwks_uri="https://idp.test/jwks")
+CALLER = Caller("w1", "u-alice", "user", "Alice", (), ISSUER, "t1", None, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_the_cache_is_bounded_and_the_oldest_makes_room() -> None:
     ring.set_keys("i1", jwks(signing_key()))
     [key] = ring.candidates(ISSUER, "k1")
     for n in range(CACHE_LIMIT + 1):
-        ring.remember(n.to_bytes(32, "big"), Verified(key, ISSUER, None, 0.0, 1.0))  # type: ignore[arg-type]
+        ring.remember(n.to_bytes(32, "big"), Verified(key, ISSUER, CALLER, 0.0, 1.0))
 
     assert len(ring) == CACHE_LIMIT
     assert ring.verified((0).to_bytes(32, "big")) is None

@@ -1,0 +1,123 @@
+"""Compiles the modules that every exchange passes through, with mypyc: `make native` writes them to build/native.
+
+The sources stay the truth, and run as they are everywhere: what is compiled is the same modules, beside copies of the
+others, and a process uses them by having that folder before the checkout on its PYTHONPATH. `--check` only translates
+them, which needs no compiler: code that cannot be compiled is found by `make check`. docs/adr/0075 says what it gains and
+what it asks of the sources. Needs a C compiler and Python's headers (Debian: gcc, python3-dev).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TARGET: Final = ROOT / "build" / "native"
+PACKAGES: Final = ("contracts", "policy", "gateway")
+MODULES: Final = (
+    "contracts/codec.py",
+    "contracts/ids.py",
+    "policy/access.py",
+    "policy/authenticate.py",
+    "policy/authorize.py",
+    "policy/contexts.py",
+    "policy/decide.py",
+    "policy/facts.py",
+    "policy/frames.py",
+    "policy/index.py",
+    "policy/journal.py",
+    "policy/keyring.py",
+    "policy/peek.py",
+    "policy/providers/registry.py",
+    "policy/recall.py",
+    "policy/refusal.py",
+    "policy/repeated.py",
+    "policy/resolve.py",
+    "policy/revoked.py",
+    "policy/rewrite.py",
+    "policy/route.py",
+    "policy/scan.py",
+    "policy/session.py",
+    "policy/usage.py",
+    "policy/world.py",
+    "gateway/http1.py",
+    "gateway/edge/answers.py",
+    "gateway/edge/context.py",
+    "gateway/edge/http_relay.py",
+    "gateway/edge/masking.py",
+    "gateway/edge/metering.py",
+    "gateway/edge/protocol.py",
+    "gateway/edge/websocket_relay.py",
+    "gateway/state/credentials.py",
+    "gateway/state/snapshot.py",
+    "gateway/telemetry/batches.py",
+    "gateway/telemetry/counting.py",
+    "gateway/telemetry/hashing.py",
+    "gateway/telemetry/recorder.py",
+    "gateway/telemetry/ring.py",
+    "gateway/telemetry/spans.py",
+    "gateway/telemetry/spool.py",
+    "gateway/telemetry/trace.py",
+    "gateway/upstream/connection.py",
+    "gateway/upstream/origin.py",
+)
+
+# One extension for all, so that they call each other without Python between; run in the folder that is built.
+_TRANSLATE: Final = """
+import sys
+from mypyc.build import mypycify
+made = mypycify(sys.argv[1:], opt_level="2", debug_level="0", group_name="glottis_native")
+"""
+_COMPILE: Final = (
+    _TRANSLATE
+    + """
+from setuptools import setup
+setup(name="glottis-native", packages=[], py_modules=[], ext_modules=made, script_args=["build_ext", "--inplace"])
+"""
+)
+
+
+def build(target: Path, code: str) -> None:
+    """Put copies of the packages into the folder, and run the code on those that are to be compiled."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copy(ROOT / "pyproject.toml", target)  # mypy's settings
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *MODULES], cwd=target, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\nThe modules could not be compiled, see above.")
+    (target / "pyproject.toml").unlink()
+    shutil.rmtree(target / "build")
+
+
+def main() -> None:
+    """Build, or check."""
+    parser = argparse.ArgumentParser(description="Compile the gateway's hot modules.")
+    parser.add_argument("--check", action="store_true", help="translate them only, and keep nothing")
+    if parser.parse_args().check:
+        with tempfile.TemporaryDirectory() as folder:
+            build(Path(folder), _TRANSLATE)
+        return
+    # Made beside it and put there whole: a process that starts meanwhile finds the old one or the new one.
+    fresh = TARGET.with_name("native.new")
+    for folder in (fresh, TARGET.with_name("native.old")):
+        shutil.rmtree(folder, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    build(fresh, _COMPILE)
+    if TARGET.exists():
+        TARGET.rename(TARGET.with_name("native.old"))
+    fresh.rename(TARGET)
+    shutil.rmtree(TARGET.with_name("native.old"), ignore_errors=True)
+    print(f"Compiled {len(MODULES)} modules into {TARGET.relative_to(ROOT)}.")
+
+
+if __name__ == "__main__":
+    main()
