@@ -69,6 +69,25 @@ class Facts:
     output: object = None
     """what the audio asked for is to be (`output_format`), as it stands in JSON: not checked; see policy.audio"""
 
+    def saying(self, transcript: str, characters: int, context_id: str | None) -> "Facts":
+        """Return the facts of a message that differs in its text, which is not blank, and its context alone."""
+        return Facts(
+            self.model,
+            self.voice,
+            self.is_voice_embedded,
+            characters,
+            True,
+            transcript,
+            self.saves_audio,
+            context_id,
+            self.continues,
+            self.cancels,
+            self.flushes,
+            self.encoding,
+            self.sample_rate,
+            self.output,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Unjudgeable:

@@ -101,19 +101,7 @@ class Recall:
         facts = heard.facts
         if facts.transcript == heard.transcript and facts.context_id == heard.context_id:
             return facts
-        return Facts(
-            facts.model,
-            facts.voice,
-            facts.is_voice_embedded,
-            heard.characters,
-            heard.speaks,
-            heard.transcript,
-            facts.saves_audio,
-            heard.context_id,
-            facts.continues,
-            facts.cancels,
-            facts.flushes,
-        )
+        return facts.saying(heard.transcript, heard.characters, heard.context_id)
 
     def hear(self, payload: bytes) -> Heard | Unjudgeable:
         """Return what a message says. payload: unmasked, whole."""
