@@ -66,7 +66,7 @@ class Facts:
     encoding: str | None = None
     sample_rate: int | None = None
     """of the audio sent, where the query names it: what turns bytes into milliseconds"""
-    output: object = None
+    output: "object" = None
     """what the audio asked for is to be (`output_format`), as it stands in JSON: not checked; see policy.audio"""
 
     def saying(self, transcript: str, characters: int, context_id: str | None) -> "Facts":

@@ -9,6 +9,8 @@ what it asks of the sources. Needs a C compiler and Python's headers (Debian: gc
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
 import os
 import shutil
 import subprocess
@@ -85,8 +87,24 @@ setup(name="glottis-native", packages=[], py_modules=[], ext_modules=made, scrip
 )
 
 
+_EVALUATED: Final = frozenset(("bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"))
+
+
+def unreadable_annotations(module: str) -> list[str]:
+    """Return the annotations of attributes that would fail at import: mypyc looks for other built-in types in the module."""
+    found = []
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        for line in node.body if isinstance(node, ast.ClassDef) else ():
+            name = line.annotation.id if isinstance(line, ast.AnnAssign) and isinstance(line.annotation, ast.Name) else ""
+            if hasattr(builtins, name) and name not in _EVALUATED:
+                found.append(f'{module}:{line.lineno}: write "{name}" in quotes')
+    return found
+
+
 def build(target: Path, code: str) -> None:
     """Put copies of the packages into the folder, and run the code on those that are to be compiled."""
+    if found := [line for module in MODULES for line in unreadable_annotations(module)]:
+        sys.exit("\n".join(found))
     for package in PACKAGES:
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(ROOT / "pyproject.toml", target)  # mypy's settings
