@@ -6,7 +6,7 @@ path, JSON body, form field or WebSocket message. Read next: `policy.decide`.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from policy.scan import Scan
@@ -66,8 +66,8 @@ class Facts:
     encoding: str | None = None
     sample_rate: int | None = None
     """of the audio sent, where the query names it: what turns bytes into milliseconds"""
-    output: "object" = None
-    """what the audio asked for is to be (`output_format`), as it stands in JSON: not checked; see policy.audio"""
+    output: Any = None
+    """what the audio asked for is to be (`output_format`), as it stands in JSON (Any: not checked); see policy.audio"""
 
     def saying(self, transcript: str, characters: int, context_id: str | None) -> "Facts":
         """Return the facts of a message that differs in its text, which is not blank, and its context alone."""

@@ -91,13 +91,23 @@ _EVALUATED: Final = frozenset(("bool", "bytes", "dict", "float", "int", "list", 
 
 
 def unreadable_annotations(module: str) -> list[str]:
-    """Return the annotations of attributes that would fail at import: mypyc looks for other built-in types in the module."""
+    """Return the annotations of attributes that would fail at import: mypyc looks for other built-in types in the module.
+
+    In a dataclass it does so also where they are quoted.
+    """
     found = []
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
-        for line in node.body if isinstance(node, ast.ClassDef) else ():
-            name = line.annotation.id if isinstance(line, ast.AnnAssign) and isinstance(line.annotation, ast.Name) else ""
+        if not isinstance(node, ast.ClassDef):
+            continue
+        is_dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        for line in node.body:
+            if not isinstance(line, ast.AnnAssign):
+                continue
+            name = ast.unparse(line.annotation)
+            if is_dataclass:
+                name = name.strip("'\"")
             if hasattr(builtins, name) and name not in _EVALUATED:
-                found.append(f'{module}:{line.lineno}: write "{name}" in quotes')
+                found.append(f"{module}:{line.lineno}: {name}: put it in quotes; in a dataclass, say Any")
     return found
 
 
