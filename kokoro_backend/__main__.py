@@ -3,6 +3,8 @@
 import os
 import sys
 
+import structlog
+
 from kokoro_backend.main import run
 from kokoro_backend.settings import Settings, SettingsError
 
@@ -17,6 +19,16 @@ def main(arguments: list[str], environ: dict[str, str]) -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    # A container's output is read by a collector: one JSON object a line.
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     return run(settings)
 
 

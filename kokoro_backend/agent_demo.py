@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ class Speech:
     """Where the agent's voice comes from: the bidirectional stream of Kokoro, through the gateway or directly."""
 
     url: str
-    key: str | None
+    key: str | None = field(repr=False)
     voice: str = "af_heart"
 
     def client(self) -> SpeechClient:
@@ -137,9 +137,9 @@ async def _work(
     async def speak() -> None:
         chunks = size = 0
         async with speech.client() as session:
-            # Batch is honest: it has nothing to say before the text is whole, and then says it as one string.
+            # Batch is honest: it has nothing to say before the text is whole, and then asks for it in one request.
             what: str | AsyncIterable[str] = spoken() if mode == "bidi" else "".join([text async for text in spoken()])
-            async with aclosing(session.speak(what)) as pieces:
+            async with aclosing(session.speak(what, in_one=mode == "batch")) as pieces:
                 async for audio in pieces:
                     if chunks == 0:
                         await events.put(
@@ -167,7 +167,7 @@ async def _work(
         log.warning("speech unreachable", exc_info=errors)
         message = "The speech backend cannot be reached or ended the connection."
         await events.put({"type": "error", "code": "speech_unreachable", "message": message})
-    except* Exception as errors:
+    except* Exception as errors:  # The edge of one request: the stream ends with an error, never with a torn connection.
         log.error("agent failed", exc_info=errors)
         await events.put({"type": "error", "code": "agent_failed", "message": "The agent could not finish its answer."})
     finally:
@@ -259,25 +259,33 @@ def summary(measured: list[Measured]) -> str:
 @click.command("agent")
 @click.option("--mode", type=click.Choice(["bidi", "batch", "both"]), default="both", show_default=True)
 @click.option(
-    "--url", envvar="GLOTTIS_AGENT_SPEECH_URL", help="The stream: ws://GATEWAY/kokoro/invocations-bidirectional-stream."
+    "--url",
+    envvar="GLOTTIS_AGENT_SPEECH_URL",
+    help="The stream: ws://GATEWAY/kokoro/invocations-bidirectional-stream; left out, that of `glottis up` on this machine.",
 )
 @click.option("--key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the caller token.")
 @click.option("--pairs", default=20, show_default=True, help="With --mode both: how many interleaved pairs to measure.")
 @click.option("--prompt", default="Where is my order?", show_default=True)
-@click.option("--voice", default="af_heart", show_default=True)
+@click.option("--voice", default="af_heart", show_default=True, help="A voice of GET /voices.")
 @click.option("--events", is_flag=True, help="With one mode: print the agent's events as server-sent events.")
 @click.option("--llm-url", envvar="GLOTTIS_AGENT_LLM_URL", help="An OpenAI-style API (…/v1); without it a paced script speaks.")
 @click.option("--llm-model", envvar="GLOTTIS_AGENT_LLM_MODEL", default="default", show_default=True)
 @click.option("--llm-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
 def agent(
-    mode: str, url: str | None, key_file: Path | None, pairs: int, prompt: str, voice: str, events: bool,
-    llm_url: str | None, llm_model: str, llm_key_file: Path | None,
+    local: Callable[[], Speech | None] | None, mode: str, url: str | None, key_file: Path | None, pairs: int, prompt: str,
+    voice: str, events: bool, llm_url: str | None, llm_model: str, llm_key_file: Path | None,
 ) -> None:  # fmt: skip
     """Run a voice agent over Kokoro and say how soon it is heard."""
-    if not url:
-        raise click.UsageError("Name the stream with --url or GLOTTIS_AGENT_SPEECH_URL.")
-    key = key_file.read_text().strip() if key_file else os.environ.get("GLOTTIS_TOKEN")
-    speech = Speech(url, key, voice)
+    key = key_file.read_text().strip() if key_file else None
+    if url:
+        speech = Speech(url, key or os.environ.get("GLOTTIS_TOKEN"), voice)
+    elif (found := local() if local else None) is not None:
+        speech = replace(found, key=key or found.key, voice=voice)
+    else:
+        raise click.UsageError(
+            "There is no stack to speak through: start `glottis up`, or name the stream with --url or GLOTTIS_AGENT_SPEECH_URL."
+        )
     llm_key = llm_key_file.read_text().strip() if llm_key_file else None
     source: TextSource = LanguageModel(llm_url, llm_model, llm_key) if llm_url else paced_script
     try:

@@ -137,7 +137,8 @@ async def tts_sse(request: Request) -> Response:
                     has_begun = True
                     yield _sse(event)
         except Exception as error:
-            # Before the first event there is still a status to say it with.
+            # The edge of one request: whatever failed, its reader hears of it (hexgrad/kokoro#325), and `problem_of` logs
+            # what was not foreseen. Before the first event there is still a status to say it with.
             if not has_begun:
                 raise
             yield _sse(messages.error_event(problem_of(error), version_of(request), request_id_of(request), context_id))
@@ -302,7 +303,7 @@ class _Socket:
             last = writer.finished()
         except WebSocketDisconnect:
             return
-        except Exception as error:
+        except Exception as error:  # The edge of one context: its client hears of every end; the other contexts go on.
             last = [self._session.refusal(problem_of(error), context_id)]
         # The id is free before the client can know that the context is over.
         self._session.ended(context_id)

@@ -5,13 +5,15 @@
             play(audio)                            # bytes: 16-bit little-endian mono PCM
 
 A sentence is sent as soon as it is complete, without waiting for the audio of the one before; audio comes back in order.
+Sessions have a limit (SageMaker ends them after 30 minutes): what is spoken next opens a new one in time.
 `told_apart` and `SseReassembler` are for transports that lose frame types or cut events. Needs only `websockets`.
 """
 
 import asyncio
 import json
+import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,11 +21,14 @@ from typing import Any, Protocol, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 
 from kokoro_backend.chunker import SentenceChunker
 from kokoro_backend.tasks import start_task
 
 FIRST_CLAUSE_CHARS = 24
+SESSION_SECONDS = 28 * 60.0
+"""Age from which a session is replaced before something new is spoken: SageMaker ends it at 30 minutes, even in a word."""
 
 
 class SpeechError(Exception):
@@ -114,6 +119,11 @@ class Transport(Protocol):
 
     keeps_frame_types: bool
 
+    @property
+    def is_open(self) -> bool:
+        """Say whether messages can still be sent; False as soon as the end of the connection is known."""
+        ...
+
     async def send(self, message: str) -> None:
         """Send one control message."""
         ...
@@ -134,6 +144,11 @@ class WebSocketTransport:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether the WebSocket is open."""
+        return self._connection.state is State.OPEN
 
     async def send(self, message: str) -> None:
         """Send a text frame."""
@@ -164,7 +179,11 @@ class _Due:
 
 
 class SpeechClient:
-    """One session with the backend. Speak one thing at a time; the session stays open between them."""
+    """One session after another with the backend. Speak one thing at a time; the session stays open between them.
+
+    A session that has ended meanwhile, or is close to its limit, is replaced before the next thing is spoken. One that ends
+    while audio is due raises SpeechInterrupted: only the caller knows whether half a text should be said again.
+    """
 
     def __init__(
         self,
@@ -174,40 +193,69 @@ class SpeechClient:
         voice: str = "af_heart",
         speed: float = 1.0,
         sample_rate: int = 24_000,
-        transport: Transport | None = None,
+        open_transport: Callable[[], Awaitable[Transport]] | None = None,
+        session_seconds: float = SESSION_SECONDS,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """url: ws:// or wss:// address of the stream; key: the backend's caller key; transport: instead of a WebSocket."""
+        """url: ws:// or wss:// address of the stream; key: the backend's caller key; open_transport: instead of a WebSocket.
+
+        session_seconds: the age at which a session is replaced, seconds.
+        """
         self._url = url
         self._key = key
         self._options = {"voice": voice, "speed": speed, "sample_rate": sample_rate}
-        self._transport = transport
+        self._open_transport = open_transport or self._open_websocket
+        self._session_seconds = session_seconds
         self._new_id = new_id
+        self._clock = clock
+        self._transport: Transport | None = None
+        self._opened_at = 0.0
 
     async def __aenter__(self) -> Self:
-        if self._transport is None:
-            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            connection = await connect(self._url, additional_headers=headers, compression=None, max_size=None)
-            self._transport = WebSocketTransport(connection)
+        await self._open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._transport is not None:
+        await self._close()
+
+    async def _open(self) -> Transport:
+        self._transport = await self._open_transport()
+        self._opened_at = self._clock()
+        return self._transport
+
+    async def _open_websocket(self) -> Transport:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return WebSocketTransport(await connect(self._url, additional_headers=headers, compression=None, max_size=None))
+
+    async def _close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
             try:
-                await self._transport.send('{"type":"close"}')
+                await transport.send('{"type":"close"}')
             except SpeechInterrupted:
                 pass  # It is closed already.
-            await self._transport.close()
+            await transport.close()
 
-    async def speak(self, text: str | AsyncIterable[str]) -> AsyncGenerator[bytes, None]:
+    async def _session(self) -> Transport:
+        """Return the open session, or a new one where it has ended or is too old to begin something in."""
+        transport = self._opened()
+        if transport.is_open and self._clock() - self._opened_at < self._session_seconds:
+            return transport
+        await self._close()
+        return await self._open()
+
+    async def speak(self, text: str | AsyncIterable[str], *, in_one: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield the audio of `text` as it comes: PCM, 16-bit little-endian, mono, at the session's sample rate.
 
+        in_one: send the text in one message once it is whole, instead of each sentence as soon as it is complete.
         Leaving the iteration early (`aclose`) cancels what is still due; the session can be used again.
-        Raises SpeechError if the server refuses a sentence, SpeechInterrupted if the connection ends.
+        Raises SpeechError if the server refuses a sentence, SpeechInterrupted if the connection ends, OSError or an error of
+        the transport if a new session is due and cannot be opened.
         """
-        transport = self._opened()
+        transport = await self._session()
         due = _Due()
-        sending = start_task(self._send_all(text, due), name="speech text")
+        sending = start_task(self._send_all(text, due, in_one=in_one), name="speech text")
         is_over = False
         try:
             # Until the first sentence is complete there is nothing to receive.
@@ -244,10 +292,14 @@ class SpeechClient:
             raise SpeechInterrupted("enter the client first: async with SpeechClient(...) as speech")
         return self._transport
 
-    async def _send_all(self, text: str | AsyncIterable[str], due: _Due) -> None:
+    async def _send_all(self, text: str | AsyncIterable[str], due: _Due, *, in_one: bool) -> None:
         chunker = SentenceChunker(first_clause_chars=FIRST_CLAUSE_CHARS)
         try:
-            if isinstance(text, str):
+            if in_one:
+                whole = text if isinstance(text, str) else "".join([token async for token in text])
+                if whole.strip():
+                    await self._send(whole, due)
+            elif isinstance(text, str):
                 for sentence in chunker.feed(text):
                     await self._send(sentence, due)
             else:

@@ -76,7 +76,7 @@ async def _sse(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerator
             yield messages.sse_chunk(sequence, frame)
             sequence += 1
         yield messages.sse_end(sequence, seconds)
-    except Exception as error:
+    except Exception as error:  # The edge of one request: a stream that cannot go on says so before it ends.
         if seconds == 0.0:
             raise  # There is still a status to say it with.
         yield messages.sse_error(speak.request_id, problem_of(error))
@@ -226,7 +226,7 @@ class _Stream:
             return True
         except (WebSocketDisconnect, RuntimeError):
             return False
-        except Exception as error:
+        except Exception as error:  # The edge of one message: an error frame answers it, and the session goes on.
             await self._websocket.send_text(messages.error_frame(message.request_id, problem_of(error)))
             return False
 

@@ -59,7 +59,7 @@ class Gate:
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             return
-        except Exception as error:
+        except Exception as error:  # The edge of one request; `problem_of` logs what was not foreseen.
             if has_started:
                 raise  # The head is out: only a broken connection can still say that the rest is missing.
             await answer(scope, send, problem_of(error), version, request_id)

@@ -2,7 +2,8 @@
 
 An urgent utterance is spoken in windows: the front of the graph once, then its back over growing windows of frames, so
 that the first sound leaves after about a third of the work. The others run the back in one piece, which costs less.
-Precision (int8 or fp32) is chosen by a self-test, since CPUs differ in which is faster. Knows nothing of text.
+Precision (int8 or fp32) is chosen by a self-test for each half, since CPUs differ in which is faster, and the halves do
+too: one is mostly products of matrices, the other convolutions. Knows nothing of text.
 """
 
 import functools
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 import structlog
+from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from kokoro_backend.engine import EngineError, Segment, Utterance
 from kokoro_backend.voices import FloatArray
@@ -23,6 +25,13 @@ from kokoro_backend.voices import FloatArray
 log = structlog.get_logger()
 
 Precision = Literal["int8", "fp32"]
+# ONNX Runtime's C++ module has fifteen error classes, one for each of its status codes, which share no base of their own.
+_RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    MemoryError,
+    *(found for found in vars(native).values() if isinstance(found, type) and issubclass(found, Exception)),
+)
 _PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
 
 FRAME = 300
@@ -36,7 +45,9 @@ WINDOW_GROWTH = 1.6
 _LAST_WINDOW = 24
 _CROSSFADE = 120
 _SOURCE_PER_FRAME = 60
-_GRAPH_VERSION = 1
+_GRAPH_VERSION = 2
+_TEST_TOKENS = 60
+"""Of the self-test's utterance: a sentence of ordinary length."""
 
 
 class CannotSplit(Exception):
@@ -52,12 +63,12 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own C++ module
+    except _RUNTIME_ERRORS as error:
         raise EngineError(f"{path} cannot be loaded: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True)
-class _Features:
+class Features:
     """What the front hands to the back."""
 
     features: FloatArray
@@ -76,12 +87,12 @@ class OnnxEngine:
     name = "onnx"
     has_timings = True
 
-    def __init__(self, front: Path, back: Path, threads: int, precision: Precision) -> None:
-        """Load both halves (about 1 s). threads: of one run. Raises EngineError."""
+    def __init__(self, front: ort.InferenceSession, back: ort.InferenceSession, precision: str) -> None:
+        """front, back: the loaded halves; precision: for the log, such as "int8", or "int8+fp32" where the halves differ."""
         self.precision = precision
-        self._front = _session(front, threads)
-        self._back = _session(back, threads)
-        self._back_inputs = [value.name for value in self._back.get_inputs()]
+        self._front = front
+        self._back = back
+        self._back_inputs = [value.name for value in back.get_inputs()]
 
     def warm_up(self) -> None:
         """Run short and long, whole and in windows, so that the arena has grown before the first caller."""
@@ -91,24 +102,25 @@ class OnnxEngine:
 
     def run(self, utterance: Utterance) -> Iterator[Segment]:
         """Yield the utterance: in windows if it is urgent, else in one piece."""
-        made = self._features(utterance)
+        made = self.features(utterance)
         # Between the halves somebody more urgent may go first, and a cancelled run stops.
         yield Segment(np.zeros(0, np.float32), made.durations)
         if not utterance.is_urgent or made.frames <= FIRST_WINDOW + _LAST_WINDOW:
-            yield Segment(self._sound(made, 0, made.frames), is_last=True)
+            yield Segment(self.sound(made, 0, made.frames), is_last=True)
             return
         yield from self._windows(made)
 
-    def _features(self, utterance: Utterance) -> _Features:
+    def features(self, utterance: Utterance) -> Features:
+        """Return what the front makes of an utterance. Raises EngineError."""
         # Exactly one pad at each end: more gives an odd sound (lucasjinreal/Kokoros#72), a padded run is unintelligible.
         tokens = np.array([[0, *utterance.tokens, 0]], dtype=np.int64)
         feeds: dict[str, Any] = {"tokens": tokens, "style": utterance.style}
         feeds["speed"] = np.array([utterance.speed], dtype=np.float32)
         features, source, style, durations = self._run(self._front, feeds)
-        return _Features(features, source, style, tuple(int(frames) for frames in durations.ravel()))
+        return Features(features, source, style, tuple(int(frames) for frames in durations.ravel()))
 
-    def _sound(self, made: _Features, start: int, stop: int) -> FloatArray:
-        """Return the samples of frames [start, stop), computed from just these."""
+    def sound(self, made: Features, start: int, stop: int) -> FloatArray:
+        """Return the samples of frames [start, stop), computed from just these. Raises EngineError."""
         source = made.source[:, :, _SOURCE_PER_FRAME * start : _SOURCE_PER_FRAME * stop + 1]
         feeds = dict(zip(self._back_inputs, (made.features[:, :, start:stop], source, made.style), strict=True))
         (audio,) = self._run(self._back, feeds)
@@ -119,14 +131,14 @@ class OnnxEngine:
     def _run(session: ort.InferenceSession, feeds: dict[str, Any]) -> list[FloatArray]:
         try:
             return [np.asarray(output, dtype=np.float32) for output in session.run(None, feeds)]
-        except Exception as error:
+        except _RUNTIME_ERRORS as error:
             raise EngineError(f"a run failed: {type(error).__name__}") from error
 
-    def _windows(self, made: _Features) -> Iterator[Segment]:
+    def _windows(self, made: Features) -> Iterator[Segment]:
         tail: FloatArray | None = None
         for start, stop in window_plan(made.frames):
             low, high = max(0, start - CONTEXT_FRAMES), min(made.frames, stop + CONTEXT_FRAMES)
-            sound = self._sound(made, low, high)
+            sound = self.sound(made, low, high)
             audio = sound[FRAME * (start - low) : FRAME * (stop - low)].copy()
             if tail is not None:
                 # Two windows differ a little where they meet: cross over within 5 ms instead of stepping.
@@ -176,7 +188,7 @@ class WholeGraphEngine:
         feeds = {self._tokens: tokens, "style": utterance.style, "speed": np.array([utterance.speed], dtype=np.float32)}
         try:
             (audio, *_) = self._session.run(None, feeds)
-        except Exception as error:
+        except _RUNTIME_ERRORS as error:
             raise EngineError(f"a run failed: {type(error).__name__}") from error
         yield Segment(np.asarray(audio, dtype=np.float32).ravel(), is_last=True)
 
@@ -189,22 +201,42 @@ def load_engine(
     precision: None lets a self-test choose; its choice is remembered for this CPU and number of threads.
     Raises EngineError if the graph cannot be loaded, OSError if the cache cannot be written.
     """
-    with model.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    home = cache / f"graphs-{digest}-{_GRAPH_VERSION}"
+    home = graph_folder(model, cache)
     try:
         if precision is not None:
-            return _parts(model, home, threads, precision)
+            return _engine(model, home, threads, (precision, precision))
         return _fastest(model, home, threads, clock)
     except CannotSplit as error:
         log.warning("graph cannot be split", reason=str(error), effect="no early first audio, no timestamps")
         return WholeGraphEngine(model, threads)
 
 
-def _parts(model: Path, home: Path, threads: int, precision: Precision) -> OnnxEngine:
+def _engine(model: Path, home: Path, threads: int, precisions: tuple[Precision, Precision]) -> OnnxEngine:
+    front, back = precisions
+    name = front if front == back else f"{front}+{back}"
+    return OnnxEngine(
+        _session(_half(model, home, front, "front"), threads), _session(_half(model, home, back, "back"), threads), name
+    )
+
+
+def cut(model: Path, cache: Path) -> None:
+    """Cut the graph in both precisions into `cache`, ahead of the first start. Raises CannotSplit or OSError."""
+    for precision in _PRECISIONS:
+        _half(model, graph_folder(model, cache), precision, "front")
+
+
+def graph_folder(model: Path, cache: Path) -> Path:
+    """Return where the halves of this very graph are kept, as this release cuts them."""
+    with model.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    return cache / f"graphs-{digest}-{_GRAPH_VERSION}"
+
+
+def _half(model: Path, home: Path, precision: Precision, name: str) -> Path:
+    """Return the file of one half, cutting the graph first if that has not been done yet."""
     folder = home / precision
-    front, back = folder / "front.onnx", folder / "back.onnx"
-    if not (front.is_file() and back.is_file()):
+    halves = {half: folder / f"{half}.onnx" for half in ("front", "back")}
+    if not all(path.is_file() for path in halves.values()):
         folder.mkdir(parents=True, exist_ok=True)
         log.info("splitting the graph", precision=precision)
         # Imported only when there is something to cut: onnx takes 30 MB that a running server does not need.
@@ -214,28 +246,37 @@ def _parts(model: Path, home: Path, threads: int, precision: Precision) -> OnnxE
             graph.write_parts(model, folder, as_float=precision == "fp32", replace=Path.replace)
         except graph.GraphError as error:
             raise CannotSplit(str(error)) from error
-    return OnnxEngine(front, back, threads, precision)
+    return halves[name]
 
 
 def _fastest(model: Path, home: Path, threads: int, clock: Callable[[], float]) -> OnnxEngine:
     remembered = home / f"fastest-{_cpu_key()}-{threads}"
-    known = remembered.read_text().strip() if remembered.is_file() else ""
-    for precision in _PRECISIONS:
-        if known == precision:
-            return _parts(model, home, threads, precision)
-    engines = [_parts(model, home, threads, precision) for precision in _PRECISIONS]
-    seconds = dict.fromkeys(_PRECISIONS, float("inf"))
-    # CPU time, interleaved, the better of two: other load on the machine must not decide.
-    for _ in range(2):
-        for engine in engines:
+    known = remembered.read_text().split() if remembered.is_file() else []
+    for front in _PRECISIONS:
+        for back in _PRECISIONS:
+            if known == [front, back]:
+                return _engine(model, home, threads, (front, back))
+    engines = {precision: _engine(model, home, threads, (precision, precision)) for precision in _PRECISIONS}
+    utterance = Utterance((50,) * _TEST_TOKENS, np.zeros((1, 256), np.float32), 1.0)
+    seconds = {half: dict.fromkeys(_PRECISIONS, float("inf")) for half in ("front", "back")}
+    # CPU time, interleaved, the best of three: other load on the machine must not decide. The back is timed over the first
+    # window and the one after it, for which listeners wait.
+    for _ in range(3):
+        for precision, engine in engines.items():
             began = clock()
-            for _segment in engine.run(Utterance((50,) * 14, np.zeros((1, 256), np.float32), 1.0)):
-                pass
-            seconds[engine.precision] = min(seconds[engine.precision], clock() - began)
-    chosen = min(engines, key=lambda engine: seconds[engine.precision])
-    log.info("precision chosen", precision=chosen.precision, threads=threads, cpu_seconds=seconds)
-    remembered.write_text(chosen.precision)
-    return chosen
+            made = engine.features(utterance)
+            between = clock()
+            engine.sound(made, 0, min(made.frames, 2 * FIRST_WINDOW))
+            seconds["front"][precision] = min(seconds["front"][precision], between - began)
+            seconds["back"][precision] = min(seconds["back"][precision], clock() - between)
+    front = min(_PRECISIONS, key=seconds["front"].__getitem__)
+    back = min(_PRECISIONS, key=seconds["back"].__getitem__)
+    log.info("precision chosen", front=front, back=back, threads=threads, cpu_seconds=seconds)
+    try:
+        remembered.write_text(f"{front} {back}")
+    except OSError as error:  # The graph is there: a cache that cannot be written to costs a self-test a start, no more.
+        log.warning("choice not remembered", path=str(remembered), reason=error.strerror)
+    return _engine(model, home, threads, (front, back))
 
 
 @functools.cache

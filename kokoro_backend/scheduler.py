@@ -172,7 +172,7 @@ class Scheduler:
             log.exception("inference failed", engine=self._engine.name, tokens=len(job.utterance.tokens))
             self._end(job, _Failure(error))
             return
-        except Exception:
+        except Exception:  # The worker thread must outlive any run: without it nothing is ever spoken again.
             log.exception("inference failed", engine=self._engine.name, tokens=len(job.utterance.tokens))
             self._end(job, _Failure(EngineError("the engine failed unexpectedly")))
             return

@@ -58,7 +58,7 @@ def _lifespan(
         async def warm() -> None:
             try:
                 backend = await asyncio.to_thread(load)
-            except Exception as error:
+            except Exception as error:  # The edge of a background task: without a model the process has to end, not to wait.
                 log.error("model not loaded", exc_info=error)
                 if on_load_failure is not None:
                     on_load_failure(error)

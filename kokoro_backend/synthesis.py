@@ -229,7 +229,7 @@ class Speaker:
             if submitted is not None:
                 submitted.cancel()
             raise
-        except Exception as error:
+        except Exception as error:  # Raised again by `narrate`, which alone has a caller to tell.
             await plan.put(error)
 
     async def units(self, sentence: str, manner: Manner) -> list[Unit]:

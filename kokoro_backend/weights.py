@@ -238,8 +238,16 @@ def main(arguments: list[str] | None = None) -> int:
     def say(line: str) -> None:
         sys.stderr.write(line + "\n")
 
+    # Imported only to prepare: what finds and checks files needs no inference runtime.
+    from kokoro_backend.onnx_engine import cut
+
     try:
         weights = packaged_weights(cache, say)
+        say("Taking the graph apart ...")
+        try:
+            cut(weights.model, cache)
+        except OSError as error:
+            raise storage_error(cache, error) from error
     except WeightsError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -17,13 +17,13 @@ import click
 from contracts.secret import Secret
 from glottis.console import Console
 from glottis.errors import SetupError
-from glottis.first_run import control_plane, ensure_caller_token
+from glottis.first_run import caller_file, control_plane, ensure_caller_token
 from glottis.first_voice import FAILED_STATUS
-from glottis.ports import chosen_ports
+from glottis.ports import HOST, chosen_ports, kept_ports
 from glottis.running import run_stack, stack_options
 from glottis.stack import Stack
 from glottis.welcome import base_url, welcome
-from kokoro_backend.agent_demo import agent
+from kokoro_backend.agent_demo import Speech, agent
 
 # From the gateway's spool over the bus to the aggregator: a second or two, more on a busy machine.
 _USAGE_DEADLINE_SECONDS: Final = 30.0
@@ -76,6 +76,7 @@ def demo(
     """
 
     if context.invoked_subcommand is not None:
+        context.obj = lambda: speech_of_stack(data_dir.resolve())
         return
     folder = out.resolve()
 
@@ -96,6 +97,15 @@ def demo(
 
 
 demo.add_command(agent)
+
+
+def speech_of_stack(folder: Path) -> Speech | None:
+    """Return Kokoro's stream as callers of the stack in `folder` reach it, through the gateway; None if there is no stack."""
+    ports = kept_ports(folder)
+    if ports is None or not caller_file(folder).exists():
+        return None
+    token: str = json.loads(caller_file(folder).read_bytes())["token"]
+    return Speech(f"ws://{HOST}:{ports.http}/kokoro/invocations-bidirectional-stream", token)
 
 
 async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:

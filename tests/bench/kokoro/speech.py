@@ -1,41 +1,50 @@
-"""How soon Kokoro is heard, how fast it speaks, what its transport costs, and whether it is understood.
+"""How soon Kokoro is heard, how fast it speaks, what its transport costs, whether it is understood, whether it grows.
 
-Run it with `make bench-kokoro`; options: --runs N, --memory N, --without-listening. It prints the conditions, every target
-of the Kokoro issue with lowest, median and highest of N interleaved runs, and the recogniser's transcripts. It judges
-nothing: figures of a busy machine are worth what its load average says.
+Run it with `make bench-kokoro`; options: --runs N, --only PART (several times), --memory N, --precision P. What is compared
+is interleaved, and every figure has its lowest, median and highest; at the end stands the table of the Kokoro issue's
+targets. Figures of a busy machine are worth what its load average says.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import platform
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import structlog
+from websockets.asyncio.client import connect
 
 from kokoro_backend import backend
 from kokoro_backend.backend import Backend
+from kokoro_backend.cartesia_api import narrate_whole
 from kokoro_backend.client import SpeechClient
 from kokoro_backend.engine import SAMPLE_RATE, Engine, Utterance
-from kokoro_backend.onnx_engine import load_engine
+from kokoro_backend.onnx_engine import Precision, load_engine
 from kokoro_backend.phonemes import MAX_SYMBOLS, MisakiPhonemizer, split_units
+from kokoro_backend.scheduler import Session
 from kokoro_backend.settings import Settings
+from kokoro_backend.synthesis import Manner
 from kokoro_backend.voices import FloatArray, VoiceCatalogue, load_voices
 from tests.kit.recogniser import Recogniser, word_error_rate
 from tests.kit.sentences import ARTICLE, EIGHT_SECONDS, FOUR_SENTENCES, TWENTY
 from tests.kit.speech_server import SpeechServer, speech_server, tone_backend
 
+PARTS = ("engine", "server", "transport", "listening", "memory")
+PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
 SHORT = "Hello there."
+_IDLE_SECONDS = 30
 
 
 def say(line: str = "") -> None:
@@ -43,10 +52,27 @@ def say(line: str = "") -> None:
     sys.stdout.flush()
 
 
-def spread(seconds: list[float], unit: str = "ms") -> str:
-    scale = 1000 if unit == "ms" else 1
-    low, middle, high = min(seconds) * scale, statistics.median(seconds) * scale, max(seconds) * scale
-    return f"lowest {low:8.1f} {unit}   median {middle:8.1f} {unit}   highest {high:8.1f} {unit}"
+def spread(values: list[float], scale: float = 1000, unit: str = "ms", places: int = 0) -> str:
+    low, middle, high = (value * scale for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle:.{places}f} {unit} ({low:.{places}f} to {high:.{places}f})".replace(" (", "(" if not unit else " (")
+
+
+@dataclass
+class Targets:
+    """The issue's targets and what was measured."""
+
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def check(self, what: str, measured: str, value: float, close: float, aim: float | None = None) -> None:
+        """Note one target: `value` must be at most `close`, and is wanted at `aim`, in the unit of `measured`."""
+        verdict = "aim met" if aim is not None and value <= aim else "met" if value <= close else "**not met**"
+        bound = f"{close:g}" if aim is None else f"{close:g}, aim {aim:g}"
+        self.rows.append((what, bound, measured, verdict))
+
+    def tell(self) -> None:
+        say("\n| target | at most | measured: median (lowest to highest) | |\n|---|--:|--:|---|")
+        for row in self.rows:
+            say("| " + " | ".join(row) + " |")
 
 
 def conditions(settings: Settings) -> None:
@@ -62,14 +88,18 @@ def _cpuinfo() -> list[str]:
 
 
 class Direct:
-    """The engine without server, scheduler or sockets."""
+    """Engines without server, scheduler or sockets."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.weights = backend.find_weights(settings)
         self.voices: VoiceCatalogue = load_voices(self.weights.voices)
         self.phonemizer = MisakiPhonemizer(self.weights.vocab)
-        self.engine: Engine = load_engine(self.weights.model, settings.cache, settings.threads, settings.precision)
+        self.engine = self.load(settings.precision)
         self.engine.warm_up()
+
+    def load(self, precision: Precision | None) -> Engine:
+        return load_engine(self.weights.model, self._settings.cache, self._settings.threads, precision)
 
     def utterance(self, text: str, *, is_urgent: bool) -> Utterance:
         words = self.phonemizer.words(text, language="en", british=False)
@@ -79,12 +109,12 @@ class Direct:
         assert voice is not None
         return Utterance(tokens, self.voices.style(voice, len(tokens)), 1.0, is_urgent)
 
-    def spoken(self, text: str, *, is_urgent: bool) -> tuple[float, float, FloatArray]:
-        """Return (seconds to first audio, seconds in all, audio)."""
+    def spoken(self, text: str, *, is_urgent: bool, engine: Engine | None = None) -> tuple[float, float, FloatArray]:
+        """Return (seconds to first audio, seconds in all, audio), text work included."""
         began = time.perf_counter()
         first: float | None = None
         pieces = []
-        for segment in self.engine.run(self.utterance(text, is_urgent=is_urgent)):
+        for segment in (engine or self.engine).run(self.utterance(text, is_urgent=is_urgent)):
             if len(segment.audio) and first is None:
                 first = time.perf_counter() - began
             pieces.append(segment.audio)
@@ -92,67 +122,102 @@ class Direct:
         return first or total, total, np.concatenate(pieces)
 
 
-def engine_figures(direct: Direct, runs: int) -> None:
+def engine_figures(direct: Direct, runs: int, targets: Targets) -> None:
     say("\nEngine alone, text work included")
+    say("| text | way | first audio | real-time factor | CPU seconds a second |\n|---|---|--:|--:|--:|")
+    factors: dict[bool, list[float]] = {False: [], True: []}
     for name, text in (("short", SHORT), ("eight seconds", EIGHT_SECONDS)):
-        figures: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+        firsts: dict[bool, list[float]] = {False: [], True: []}
+        totals: dict[bool, list[float]] = {False: [], True: []}
         cpu: dict[bool, list[float]] = {False: [], True: []}
+        seconds = 0.0
         for _ in range(runs):
             for is_urgent in (False, True):
                 began = time.process_time()
                 first, total, audio = direct.spoken(text, is_urgent=is_urgent)
-                cpu[is_urgent].append((time.process_time() - began) / (len(audio) / SAMPLE_RATE))
-                figures[is_urgent].append((first, total, len(audio) / SAMPLE_RATE))
-        for is_urgent, label in ((False, "one shot"), (True, "windows")):
-            firsts, totals, lengths = zip(*figures[is_urgent], strict=True)
-            factor = min(total / length for total, length in zip(totals, lengths, strict=True))
-            middle = statistics.median(total / length for total, length in zip(totals, lengths, strict=True))
-            say(f"  {name:14} {lengths[0]:5.2f} s  {label:9} first audio {spread(list(firsts))}")
-            used = statistics.median(cpu[is_urgent])
-            say(f"  {'':34} real-time factor lowest {factor:.2f}, median {middle:.2f}; CPU seconds a second {used:.2f}")
+                seconds = len(audio) / SAMPLE_RATE
+                cpu[is_urgent].append((time.process_time() - began) / seconds)
+                firsts[is_urgent].append(first)
+                totals[is_urgent].append(total / seconds)
+        for is_urgent, way in ((False, "one shot"), (True, "windows")):
+            factors[is_urgent].append(statistics.median(totals[is_urgent]))
+            say(
+                f"| {name}, {seconds:.2f} s | {way} | {spread(firsts[is_urgent])} | {spread(totals[is_urgent], 1, '', 2)} "
+                f"| {spread(cpu[is_urgent], 1, '', 2)} |"
+            )
+    for is_urgent, way, close in ((False, "one shot", 0.6), (True, "in windows", 0.9)):
+        worst = max(factors[is_urgent])
+        targets.check(f"real-time factor {way}, the worse of two sentences", f"{worst:.2f}", worst, close)
 
 
-async def _first_audio(server: SpeechServer, pieces: Iterable[str] | str) -> float:
-    async def tokens() -> object:
+async def _until_idle(server: SpeechServer) -> None:
+    """Wait until the segment that was in work when the last caller left is done: it is nobody's first audio."""
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while server.backend.speaker.queue_depth and time.monotonic() < deadline:
+        await asyncio.sleep(0.005)
+
+
+async def _piecewise(server: SpeechServer, pieces: Iterable[str]) -> float:
+    """Return the time to the first audio of a text that comes word by word, without pauses."""
+
+    async def tokens() -> AsyncIterator[str]:
         for piece in pieces:
             yield piece
 
+    await _until_idle(server)
     async with SpeechClient(f"{server.websocket_url}/invocations-bidirectional-stream") as speech:
         began = time.perf_counter()
-        text = pieces if isinstance(pieces, str) else tokens()
-        async with aclosing(speech.speak(text)) as audio:  # type: ignore[arg-type]  # an async generator of strings
+        async with aclosing(speech.speak(tokens())) as audio:
             async for _ in audio:
                 return time.perf_counter() - began
     raise RuntimeError("no audio came")
 
 
-def server_figures(server: SpeechServer, direct: Direct, runs: int) -> None:
+async def _whole(server: SpeechServer, text: str) -> float:
+    """Return the time to the first audio of a text that is sent as one message."""
+    await _until_idle(server)
+    url = f"{server.websocket_url}/invocations-bidirectional-stream"
+    async with connect(url, compression=None, max_size=None) as socket:
+        began = time.perf_counter()
+        await socket.send(json.dumps({"text": text, "request_id": "whole"}))
+        async for frame in socket:
+            if isinstance(frame, bytes):
+                return time.perf_counter() - began
+    raise RuntimeError("no audio came")
+
+
+def server_figures(server: SpeechServer, direct: Direct, runs: int, targets: Targets) -> None:
     say("\nThrough the server, one stream: from sending the text to the first audio")
-    for name, text in (("short", SHORT), ("eight seconds", EIGHT_SECONDS)):
-        say(f"  {name:14} {spread([asyncio.run(_first_audio(server, text)) for _ in range(runs)])}")
     words = [word if number == 0 else f" {word}" for number, word in enumerate(FOUR_SENTENCES.split())]
     ways: dict[str, Callable[[], float]] = {
-        "sent whole": lambda: asyncio.run(_first_audio(server, FOUR_SENTENCES)),
-        "word by word": lambda: asyncio.run(_first_audio(server, words)),
-        "one shot": lambda: direct.spoken(FOUR_SENTENCES, is_urgent=False)[0],
+        "short": lambda: asyncio.run(_whole(server, SHORT)),
+        "eight seconds": lambda: asyncio.run(_whole(server, EIGHT_SECONDS)),
+        "four sentences, whole": lambda: asyncio.run(_whole(server, FOUR_SENTENCES)),
+        "four sentences, word by word": lambda: asyncio.run(_piecewise(server, words)),
+        "four sentences, one-shot synthesis": lambda: direct.spoken(FOUR_SENTENCES, is_urgent=False)[0],
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(runs):
         for way, measure in ways.items():
             seconds[way].append(measure())
-    say(f"The text of four sentences, {len(FOUR_SENTENCES)} characters: first audio")
+    say("| text | first audio |\n|---|--:|")
     for way, times in seconds.items():
-        say(f"  {way:14} {spread(times)}")
-    for way in ("sent whole", "word by word"):
-        ratio = statistics.median(seconds["one shot"]) / statistics.median(seconds[way])
-        say(f"  one-shot synthesis of the whole text takes {ratio:.1f} times as long as the first audio {way}")
+        say(f"| {way} | {spread(times)} |")
+    for way, close, aim in (("short", 0.6, 0.35), ("eight seconds", 1.2, 0.5)):
+        targets.check(f"first audio, {way} (s)", spread(seconds[way], 1, "s", 2), statistics.median(seconds[way]), close, aim)
+    one_shot, whole, piecewise = (seconds[way] for way in list(ways)[2:][-1:] + list(ways)[2:4])
+    for name, times in (("whole", whole), ("word by word", piecewise)):
+        shares = [first / shot for first, shot in zip(times, one_shot, strict=True)]
+        targets.check(
+            f"first audio of {len(FOUR_SENTENCES)} characters {name}, share of the one-shot synthesis",
+            spread(shares, 1, "", 2), statistics.median(shares), round(1 / 2.1, 3),
+        )  # fmt: skip
+    later = [second - first for first, second in zip(whole, piecewise, strict=True)]
+    targets.check("first audio word by word, later than whole (ms)", spread(later), statistics.median(later) * 1000, 5)
 
 
-def transport_figures(runs: int) -> None:
+def transport_figures(runs: int, targets: Targets) -> None:
     """Compare a warm message over the WebSocket with the same narration in the process, with an instant engine."""
-    from kokoro_backend.cartesia_api import narrate_whole
-    from kokoro_backend.scheduler import Session
-    from kokoro_backend.synthesis import Manner
 
     async def direct(parts: Backend) -> float:
         voice = parts.voices.find("af_heart")
@@ -179,62 +244,91 @@ def transport_figures(runs: int) -> None:
     with speech_server(tone_backend) as server:
         inside, outside = asyncio.run(both(server, parts))
     parts.close()
-    say("\nTransport: a warm message over the WebSocket, with an engine that takes no time")
-    say(f"  in the process {spread(inside)}")
-    say(f"  over WebSocket {spread(outside)}")
-    say(f"  overhead of a message, by medians: {(statistics.median(outside) - statistics.median(inside)) * 1000:.2f} ms")
+    say("\nTransport: a warm message, with an engine that takes no time")
+    say(f"  in the process {spread(inside, places=2)}\n  over WebSocket {spread(outside, places=2)}")
+    costs = [there - here for here, there in zip(inside, outside, strict=True)]
+    targets.check(
+        "transport of a warm message, more than in the process (ms)", spread(costs, places=2), statistics.median(costs) * 1000, 5
+    )
 
 
-def listening(direct: Direct) -> None:
+def listening(direct: Direct, targets: Targets) -> None:
     recogniser = Recogniser.shared()
-    for is_urgent, label in ((False, "one shot"), (True, "windows")):
-        pairs = []
-        for text in TWENTY:
-            heard = recogniser.heard(direct.spoken(text, is_urgent=is_urgent)[2], SAMPLE_RATE)
-            pairs.append((text, heard))
-        say(f"\nHeard by Whisper tiny.en, {label}: word error rate {word_error_rate(pairs) * 100:.1f} % on 20 sentences")
-        for text, heard in pairs:
-            say(f"  {heard}" if heard == text else f"  {heard}   [said: {text}]")
-    say("\nLengths of the AWS article's sentences")
-    for text, expected in ARTICLE.items():
-        length = len(direct.spoken(text, is_urgent=False)[2]) * 2
-        say(f"  {length:7} bytes, the article {expected:7}: {(length / expected - 1) * 100:+.1f} %  {text}")
+    engines = {precision: direct.load(precision) for precision in PRECISIONS}
+    chosen = getattr(direct.engine, "precision", "of the graph")
+    for precision, engine in {chosen: direct.engine, **engines}.items():
+        for is_urgent, way in ((False, "one shot"), (True, "in windows")):
+            pairs = []
+            for text in TWENTY:
+                audio = direct.spoken(text, is_urgent=is_urgent, engine=engine)[2]
+                pairs.append((text, recogniser.heard(audio, SAMPLE_RATE)))
+            rate = word_error_rate(pairs) * 100
+            name = f"word error rate, {precision} {way} (%)"
+            targets.check(name, f"{rate:.1f}", rate, 5)
+            say(f"\nHeard by Whisper tiny.en, {precision} {way}")
+            for text, heard in pairs:
+                say(f"  {heard}" if heard == text else f"  {heard}   [said: {text}]")
+        off = {text: len(direct.spoken(text, is_urgent=False, engine=engine)[2]) * 2 / ARTICLE[text] - 1 for text in ARTICLE}
+        worst = max(map(abs, off.values())) * 100
+        told = ", ".join(f"{share * 100:+.1f}" for share in off.values())
+        targets.check(f"lengths of the article's sentences, {precision} (% off)", told, worst, 3)
 
 
-def memory(direct: Direct, lengths: int) -> None:
+def memory(direct: Direct, lengths: int, targets: Targets) -> None:
     """Speak `lengths` different lengths and print the resident size along the way."""
     say(f"\nMemory over {lengths} utterances of different lengths")
     page = os.sysconf("SC_PAGE_SIZE")
+    sizes: list[float] = []
+    spoken: set[tuple[int, int]] = set()
     for number in range(lengths):
-        tokens = tuple(45 + (number + index) % 60 for index in range(5 + number * 37 % 120))
-        for _ in direct.engine.run(Utterance(tokens, np.zeros((1, 256), np.float32), 2.0, number % 2 == 0)):
-            pass
+        # Numbers of tokens repeat after 90, so the pace differs as well: with it differ the frames of the vocoder.
+        tokens = tuple(45 + (number + index) % 60 for index in range(4 + number * 37 % 90))
+        pace = 1.5 + 1.5 * (number * 7 % lengths) / lengths
+        utterance = Utterance(tokens, np.zeros((1, 256), np.float32), pace, number % 2 == 0)
+        spoken.add((len(tokens), sum(len(segment.audio) for segment in direct.engine.run(utterance))))
+        sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6)
         if number % max(lengths // 10, 1) == 0 or number == lengths - 1:
-            resident = int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6
-            say(f"  after {number + 1:5}: {resident:6.0f} MB")
+            say(f"  after {number + 1:5}: {sizes[-1]:6.0f} MB")
+    say(f"  {len(spoken)} different pairs of tokens and samples, {len({samples for _, samples in spoken})} lengths of audio")
+    # The arena reaches its size within the first tenth, in which every length of tokens occurs.
+    settled = max(sizes[: max(lengths // 10, 1)])
+    grown = max(sizes) - settled
+    targets.check(f"memory over {lengths} lengths, growth after the first tenth (MB)", f"{grown:.0f}", grown, 0.1 * settled)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8, help="of each figure (default 8)")
-    parser.add_argument("--memory", type=int, default=100, help="utterances of the memory figure, 0 for none (default 100)")
-    parser.add_argument("--without-listening", action="store_true", help="skip the recogniser")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this part alone; may be repeated")
+    parser.add_argument("--memory", type=int, default=100, help="utterances of the memory figure (default 100)")
+    parser.add_argument("--precision", choices=("int8", "fp32"), help="instead of the self-test's choice")
     options = parser.parse_args()
+    parts = options.only or PARTS
+    # The server's log lines would stand in the middle of the tables.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     settings = replace(Settings.from_env(os.environ), engine="onnx")
+    if options.precision:
+        settings = replace(settings, precision=options.precision)
+    began = time.monotonic()
     conditions(settings)
+    targets = Targets()
     direct = Direct(settings)
-    say(f"precision {getattr(direct.engine, 'precision', 'of the graph')}")
-    engine_figures(direct, options.runs)
-    with speech_server(lambda: backend.load(settings)) as server:
-        server_figures(server, direct, options.runs)
-    transport_figures(options.runs)
-    if not options.without_listening:
-        listening(direct)
-    if options.memory:
-        memory(direct, options.memory)
+    say(f"precision {getattr(direct.engine, 'precision', 'of the graph')} (front+back), {options.runs} runs of each figure")
+    if "engine" in parts:
+        engine_figures(direct, options.runs, targets)
+    if "server" in parts:
+        with speech_server(lambda: backend.load(settings)) as server:
+            server_figures(server, direct, options.runs, targets)
+    if "transport" in parts:
+        transport_figures(options.runs, targets)
+    if "listening" in parts:
+        listening(direct, targets)
+    if "memory" in parts:
+        memory(direct, options.memory, targets)
+    targets.tell()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    say(f"\npeak resident size of this process, two models and the recogniser in it: {peak:.0f} MB")
-    say(f"load average at the end {', '.join(f'{load:.2f}' for load in os.getloadavg())}")
+    say(f"\npeak resident size of this process, all engines and the recogniser in it: {peak:.0f} MB")
+    say(f"{time.monotonic() - began:.0f} s; load average at the end {', '.join(f'{load:.2f}' for load in os.getloadavg())}")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
 from websockets.asyncio.client import connect
 
-from kokoro_backend.client import SpeechClient, SpeechError, SpeechInterrupted, WebSocketTransport
+from kokoro_backend.client import SpeechClient, SpeechError, SpeechInterrupted, Transport, WebSocketTransport
 from tests.kit.speech_server import SpeechServer
 
 HELLO_BYTES = 8 * 2 * 600 * 2
@@ -34,6 +35,50 @@ async def test_tokens_give_the_same_audio_as_the_whole_string(tone_server: Speec
         whole = await speech.say("Hello there. How are you?")
         async with aclosing(speech.speak(tokens("Hel", "lo there", ". How", " are", " you?"))) as pieces:
             assert b"".join([piece async for piece in pieces]) == whole
+
+
+async def test_a_text_in_one_message_gives_the_same_audio(tone_server: SpeechServer) -> None:
+    sent: list[str] = []
+
+    class Noting(WebSocketTransport):
+        async def send(self, message: str) -> None:
+            sent.append(message)
+            await super().send(message)
+
+    async def open_noting() -> Transport:
+        return Noting(await connect(address(tone_server)))
+
+    async with SpeechClient("", open_transport=open_noting, new_id=lambda: "1") as speech:
+        pieces = [piece async for piece in speech.speak(tokens("Hello there.", " How are you?"), in_one=True)]
+    async with SpeechClient(address(tone_server)) as speech:
+        assert b"".join(pieces) == await speech.say("Hello there. How are you?")
+    assert [json.loads(message).get("text") for message in sent] == ["Hello there. How are you?", None]
+
+
+async def test_a_session_that_ended_while_nobody_spoke_is_replaced(tone_server: SpeechServer) -> None:
+    async with SpeechClient(address(tone_server)) as speech:
+        first = speech._transport
+        assert isinstance(first, WebSocketTransport)
+        first._connection.transport.abort()
+        await first._connection.wait_closed()
+        assert len(await speech.say("Hello.")) == HELLO_BYTES
+        assert speech._transport is not first
+
+
+async def test_a_session_close_to_its_limit_is_replaced_before_the_next_text(tone_server: SpeechServer) -> None:
+    opened: list[WebSocketTransport] = []
+    now = [0.0]
+
+    async def open_another() -> Transport:
+        opened.append(WebSocketTransport(await connect(address(tone_server))))
+        return opened[-1]
+
+    async with SpeechClient("", open_transport=open_another, clock=lambda: now[0]) as speech:
+        for minutes, sessions in ((0, 1), (27, 1), (28, 2), (29, 2), (56, 3)):
+            now[0] = minutes * 60.0
+            assert len(await speech.say("Hello.")) == HELLO_BYTES
+            assert len(opened) == sessions
+        assert [transport.is_open for transport in opened] == [False, False, True]
 
 
 async def test_the_first_sentence_is_heard_before_the_last_token_exists(tone_server: SpeechServer) -> None:
@@ -88,6 +133,8 @@ class TypelessTransport(WebSocketTransport):
 
 
 async def test_a_transport_without_frame_types_gives_the_same_audio(tone_server: SpeechServer) -> None:
-    connection = await connect(address(tone_server), compression=None)
-    async with SpeechClient("", transport=TypelessTransport(connection)) as speech:
+    async def open_typeless() -> Transport:
+        return TypelessTransport(await connect(address(tone_server), compression=None))
+
+    async with SpeechClient("", open_transport=open_typeless) as speech:
         assert len(await speech.say("Hello.")) == HELLO_BYTES

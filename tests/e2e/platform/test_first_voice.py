@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import subprocess
@@ -108,6 +110,33 @@ def test_the_printed_program_runs_as_it_is_printed(demo: RunningStack) -> None:
         audio, rate = file.readframes(file.getnframes()), file.getframerate()
     heard = Recogniser.shared().heard(pcm(audio), rate)
     assert word_error_rate([("Hello from your own gateway.", heard)]) <= 0.05
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("mode", ["bidi", "batch"])
+def test_the_agent_speaks_through_the_gateway_of_the_stack_without_being_told_where_it_is(demo: RunningStack, mode: str) -> None:
+    arguments = ("-P", "-m", "glottis", "demo", "--data-dir", str(demo.data), "agent", "--mode", mode, "--events")
+    said = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=demo.folder,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    ).stdout
+
+    events = [json.loads(line.removeprefix("data: ")) for line in said.splitlines() if line.startswith("data: ")]
+    kinds = [event["type"] for event in events]
+    words = [event for event in events if event["type"] == "text_delta"]
+    last_word = max(index for index, kind in enumerate(kinds) if kind == "text_delta")
+    assert (kinds[0], kinds[-1]) == ("agent_start", "agent_end")
+    assert "error" not in kinds
+    assert [event["seq"] for event in words] == list(range(len(words)))
+    assert (kinds.index("audio_stream_start") > last_word) is (mode == "batch")
+    audio = b"".join(base64.b64decode(event["data"]) for event in events if event["type"] == "audio_chunk")
+    text = "".join(event["text"] for event in words)
+    assert word_error_rate([(text, Recogniser.shared().heard(pcm(audio), 24_000))]) <= 0.05
 
 
 def test_nothing_secret_is_in_the_logs(demo: RunningStack) -> None:

@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
+from kokoro_backend import graph
 from kokoro_backend.backend import find_weights
 from kokoro_backend.engine import FRAME_SAMPLES, Utterance
-from kokoro_backend.onnx_engine import OnnxEngine, Precision, WholeGraphEngine, load_engine, window_plan
+from kokoro_backend.onnx_engine import OnnxEngine, Precision, WholeGraphEngine, graph_folder, load_engine, window_plan
 from kokoro_backend.settings import Settings
 from kokoro_backend.voices import FloatArray, VoiceCatalogue, load_voices
 from kokoro_backend.weights import Weights
@@ -54,12 +57,45 @@ def spoken(engine: OnnxEngine | WholeGraphEngine, what: Utterance) -> FloatArray
     return np.concatenate([segment.audio for segment in engine.run(what)])
 
 
-def test_the_two_halves_make_the_same_sound_as_the_whole_graph(weights: Weights, voices: VoiceCatalogue) -> None:
+def test_the_two_halves_make_the_same_sound_as_the_whole_graph(weights: Weights, voices: VoiceCatalogue, tmp_path: Path) -> None:
     what = utterance(weights, voices, HELLO, is_urgent=False)
     whole = spoken(WholeGraphEngine(weights.model, THREADS), what)
-    halves = spoken(engine_of(weights, "int8"), what)
+    sessions = []
+    for part, name in zip(graph.split(onnx.load(weights.model)), ("front", "back"), strict=True):
+        onnx.save(part, tmp_path / name)
+        sessions.append(onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"]))
+    halves = spoken(OnnxEngine(sessions[0], sessions[1], "int8"), what)
     assert len(halves) == len(whole)
     assert np.abs(halves - whole).max() < 0.01
+
+
+def test_rewritten_operators_leave_the_features_alone(fp32: OnnxEngine, weights: Weights, voices: VoiceCatalogue) -> None:
+    what = utterance(weights, voices, HELLO, is_urgent=False)
+    dequantised_front, _ = graph.split(graph.dequantised(onnx.load(weights.model)))
+    session = onnxruntime.InferenceSession(dequantised_front.SerializeToString(), providers=["CPUExecutionProvider"])
+    plain = OnnxEngine(session, session, "fp32").features(what)
+    made = fp32.features(what)
+    assert made.durations == plain.durations
+    assert np.abs(made.features - plain.features).max() < 1e-3
+    # Half of the source is magnitudes, half phases; the phases of what has no magnitude are rounding errors in both.
+    assert np.abs(made.source[:, :11] - plain.source[:, :11]).max() < 0.02
+
+
+def test_the_self_tests_choice_is_remembered_for_each_half(weights: Weights, tmp_path: Path) -> None:
+    cut = graph_folder(weights.model, Settings.from_env(os.environ).cache)
+    home = graph_folder(weights.model, tmp_path)
+    home.mkdir()
+    precisions: tuple[Precision, ...] = ("int8", "fp32")
+    for precision in precisions:
+        engine_of(weights, precision)
+        (home / precision).symlink_to(cut / precision)
+    # The clock runs at a pace that lets int8 win the front and fp32 the back.
+    ticks = iter([0.0, 1.0, 3.0, 3.0, 5.0, 6.0] * 3)
+    chosen = load_engine(weights.model, tmp_path, THREADS, None, clock=lambda: next(ticks))
+    again = load_engine(weights.model, tmp_path, THREADS, None, clock=lambda: pytest.fail("nothing is timed again"))
+    assert isinstance(chosen, OnnxEngine)
+    assert isinstance(again, OnnxEngine)
+    assert (chosen.precision, again.precision) == ("int8+fp32", "int8+fp32")
 
 
 def test_windows_have_the_length_of_one_shot_and_the_first_is_short(
