@@ -19,6 +19,8 @@ $(STAMP): requirements.lock requirements-uv.lock pyproject.toml
 
 lock: ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate -q -o requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra kokoro -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra kokoro --extra kokoro-weights -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements-build.lock
 
 test: $(STAMP) ## the whole suite
 	@$(BIN)/python -m pytest tests
