@@ -18,7 +18,7 @@ $(STAMP): requirements.lock requirements-uv.lock pyproject.toml
 	@touch $@
 
 lock: ## resolve requirements.lock anew from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --no-annotate -q -o requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra all-in-one --group dev --universal --generate-hashes --no-header --no-annotate -q -o requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --extra kokoro -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --extra kokoro --extra kokoro-weights -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements-build.lock
 

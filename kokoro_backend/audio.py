@@ -4,6 +4,7 @@ Everything streams: state is kept between pieces and `flush` hands out the tail.
 what exceeds that is clipped, never wrapped. No I/O.
 """
 
+import importlib.util
 import math
 import struct
 from collections.abc import Callable
@@ -24,6 +25,8 @@ _SEAM_SECONDS = 0.003
 _SILENCE = 0.008
 """Below this a sample counts as silence: about -42 dB."""
 _UNKNOWN_LENGTH = 0xFFFFFFFF
+_AAC_SAMPLES = 1024
+"""Of one AAC frame."""
 
 
 def soften_edges(audio: FloatArray, sample_rate: int = SAMPLE_RATE, *, start: bool = True, end: bool = True) -> FloatArray:
@@ -168,21 +171,30 @@ def wav_header(encoding: Encoding, sample_rate: int, data_bytes: int | None = No
     )  # fmt: skip
 
 
+_MEDIA_TYPES = {"raw": "application/octet-stream", "wav": "audio/wav", "mp3": "audio/mpeg", "aac": "audio/mp4"}
+
+
 @dataclass(frozen=True)
 class OutputFormat:
     """How a caller wants the audio."""
 
-    container: Literal["raw", "wav", "mp3"]
+    container: Literal["raw", "wav", "mp3", "aac"]
+    """aac: AAC-LC in a fragmented MP4, where `can_encode_aac`."""
     encoding: Encoding
     sample_rate: int
     """Hz."""
     bit_rate: int = 128_000
-    """Bits per second, for mp3."""
+    """Bits per second, for mp3 and aac."""
 
     @property
     def media_type(self) -> str:
         """Return the value for Content-Type."""
-        return {"raw": "application/octet-stream", "wav": "audio/wav", "mp3": "audio/mpeg"}[self.container]
+        return _MEDIA_TYPES[self.container]
+
+    @property
+    def is_compressed(self) -> bool:
+        """Say whether bytes cannot be cut at samples."""
+        return self.container in ("mp3", "aac")
 
 
 class AudioEncoder(Protocol):
@@ -242,6 +254,74 @@ class Mp3Encoder:
         return bytes(self._encoder.encode(self._pcm.flush())) + bytes(self._encoder.flush())
 
 
+def can_encode_aac() -> bool:
+    """Say whether PyAV is installed, which the operator decides (docs/adr/0088)."""
+    return importlib.util.find_spec("av") is not None
+
+
+class _Drain:
+    """A file that forgets what was taken from it: an MP4 in fragments needs no way back."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._held += data
+        return len(data)
+
+    def taken(self) -> bytes:
+        data, self._held = bytes(self._held), bytearray()
+        return data
+
+
+class AacEncoder:
+    """AAC-LC in a fragmented MP4, mono, a fragment each quarter of a second: a smaller one would be mostly headers."""
+
+    def __init__(self, output: OutputFormat) -> None:
+        """output: bit_rate in bits per second."""
+        import av
+
+        self._av = av
+        self._rate = output.sample_rate
+        self._resampler = None if output.sample_rate == SAMPLE_RATE else Resampler(SAMPLE_RATE, output.sample_rate)
+        self._drain = _Drain()
+        options = {"movflags": "empty_moov+default_base_moof", "frag_duration": "250000"}
+        self._container = av.open(self._drain, "w", format="mp4", options=options)
+        self._stream = self._container.add_stream("aac", rate=output.sample_rate, layout="mono")
+        self._stream.bit_rate = output.bit_rate
+        self._rest = np.zeros(0, np.float32)
+        self._fed = 0
+
+    def feed(self, audio: FloatArray) -> bytes:
+        """Take samples; return the fragments that are complete."""
+        ready = audio if self._resampler is None else self._resampler.feed(audio)
+        self._rest = np.concatenate([self._rest, np.clip(ready, -1.0, 1.0)])
+        whole = len(self._rest) // _AAC_SAMPLES * _AAC_SAMPLES
+        for start in range(0, whole, _AAC_SAMPLES):
+            self._encode(self._rest[start : start + _AAC_SAMPLES])
+        self._rest = self._rest[whole:]
+        return self._drain.taken()
+
+    def flush(self) -> bytes:
+        """Return the rest, which holds real audio, and the end of the file."""
+        if self._resampler is not None:
+            self._rest = np.concatenate([self._rest, np.clip(self._resampler.flush(), -1.0, 1.0)])
+        for start in range(0, len(self._rest), _AAC_SAMPLES):
+            self._encode(self._rest[start : start + _AAC_SAMPLES])
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._drain.taken()
+
+    def _encode(self, samples: FloatArray) -> None:
+        frame = self._av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None]), format="fltp", layout="mono")
+        frame.sample_rate = self._rate
+        frame.pts = self._fed
+        self._fed += len(samples)
+        self._container.mux(self._stream.encode(frame))
+
+
 def encoder_for(output: OutputFormat) -> AudioEncoder:
     """Return a fresh encoder for one stream."""
+    if output.container == "aac":
+        return AacEncoder(output)
     return Mp3Encoder(output) if output.container == "mp3" else PcmEncoder(output)

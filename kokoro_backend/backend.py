@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kokoro_backend.engine import Engine, ToneEngine
+from kokoro_backend.engine import Engine, EngineError, ToneEngine
 from kokoro_backend.metrics import Metrics
 from kokoro_backend.onnx_engine import load_engine
 from kokoro_backend.phonemes import MisakiPhonemizer, Phonemizer, load_lexicon
@@ -75,17 +75,31 @@ def assemble(engine: Engine, phonemizer: Phonemizer, voices: VoiceCatalogue, voc
 def find_weights(settings: Settings) -> Weights:
     """Return the weights that the settings name. Raises WeightsError."""
     if settings.weights is not None:
-        return own_weights(settings.weights)
+        # The authors publish a checkpoint, which torch alone can read.
+        return own_weights(settings.weights, (".pth", ".onnx") if settings.engine == "torch" else (".onnx",))
     return packaged_weights(settings.cache, lambda line: log.info("preparing weights", step=line))
 
 
 def _engine(settings: Settings, weights: Weights) -> Engine:
     if settings.engine == "tone":
         return ToneEngine()
+    if settings.engine == "torch":
+        return _torch_engine(settings, weights)
     try:
         return load_engine(weights.model, settings.cache, settings.threads, settings.precision)
     except OSError as error:
         raise storage_error(settings.cache, error) from error
+
+
+def _torch_engine(settings: Settings, weights: Weights) -> Engine:
+    try:
+        # Only now: torch is behind an extra, and takes seconds and a gigabyte.
+        from kokoro_backend import torch_engine
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            "GLOTTIS_KOKORO_ENGINE is torch, but torch is not installed: install the extra kokoro-torch, or write onnx."
+        ) from error
+    return torch_engine.load_engine(weights.model, settings.threads)
 
 
 __all__ = ["Backend", "Manner", "assemble", "find_weights", "load"]

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 from kokoro_backend import cartesia_messages as messages
 from kokoro_backend.audio import SAMPLE_BYTES, OutputFormat, encoder_for
 from kokoro_backend.backend import Backend
-from kokoro_backend.chunker import SentenceChunker
+from kokoro_backend.chunker import SentenceChunker, without_tiny
 from kokoro_backend.errors import Problem, ProblemError, bad_request
 from kokoro_backend.problems import problem_of
 from kokoro_backend.protocol import (
@@ -79,7 +79,7 @@ async def narrate_whole(backend: Backend, text: str, manner: Manner, session: Se
     """Speak a whole text sentence by sentence, the first clause early; close the iterator to stop."""
     narration = Narration(manner, session)
     chunker = SentenceChunker(first_clause_chars=FIRST_CLAUSE_CHARS)
-    for sentence in [*chunker.feed(text), *chunker.flush()]:
+    for sentence in without_tiny([*chunker.feed(text), *chunker.flush()]):
         narration.say(sentence)
     narration.close()
     async with aclosing(backend.speaker.narrate(narration)) as pieces:

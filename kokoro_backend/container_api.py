@@ -58,9 +58,8 @@ async def _audio(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerat
 
 async def _sse(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerator[bytes, None]:
     # Events carry bare audio: a WAV header in the middle of a stream of events helps nobody.
-    is_mp3 = speak.output.container == "mp3"
     raw = OutputFormat("raw", "pcm_s16le", speak.output.sample_rate)
-    encoder = encoder_for(speak.output if is_mp3 else raw)
+    encoder = encoder_for(speak.output if speak.output.is_compressed else raw)
     sequence = 0
     seconds = 0.0
     try:
@@ -83,14 +82,14 @@ async def _sse(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerator
 
 
 def _cut(audio: bytes, output: OutputFormat) -> list[bytes]:
-    return frames(audio, output) if output.container != "mp3" else [audio][: len(audio)]
+    return [audio][: len(audio)] if output.is_compressed else frames(audio, output)
 
 
 async def _whole(backend: Backend, speak: messages.SpeakMessage, headers: dict[str, str]) -> Response:
     began = time.perf_counter()
     # The header of a WAV is written last here, when its length is known.
     output = speak.output
-    encoder = encoder_for(output if output.container == "mp3" else OutputFormat("raw", output.encoding, output.sample_rate))
+    encoder = encoder_for(output if output.is_compressed else OutputFormat("raw", output.encoding, output.sample_rate))
     audio = bytearray()
     seconds = 0.0
     async with aclosing(narrate_whole(backend, speak.text, speak.manner, Session())) as pieces:

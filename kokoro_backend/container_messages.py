@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kokoro_backend.audio import OutputFormat
+from kokoro_backend.audio import OutputFormat, can_encode_aac
 from kokoro_backend.cartesia_messages import MAX_TRANSCRIPT, json_object
 from kokoro_backend.engine import SAMPLE_RATE
 from kokoro_backend.errors import Problem, ProblemError, bad_request
@@ -21,7 +21,9 @@ from kokoro_backend.voices import VoiceCatalogue
 DEFAULT_VOICE = "af_heart"
 STALE_SECONDS = 56
 """SageMaker gives up on an invocation after 60 s: what has waited longer is answered 408 instead of being spoken."""
-MP3_BIT_RATE = 48_000
+BIT_RATES = {"mp3": 48_000, "aac": 32_000}
+Container = Literal["raw", "wav", "mp3", "aac"]
+_CONTAINERS: dict[str, Container] = {"wav": "wav", "mp3": "mp3", "aac": "aac", "pcm": "raw"}
 _SAMPLE_RATES = (8000, 16000, 22050, 24000, 44100, 48000)
 
 
@@ -87,10 +89,15 @@ def parse_message(raw: str | bytes, catalogue: VoiceCatalogue, now: float) -> Sp
 def parse_invocation(raw: bytes, catalogue: VoiceCatalogue, now: float) -> Invocation:
     """Return the request in an /invocations body. Raises ProblemError."""
     body = json_object(raw)
-    containers: dict[Any, Literal["raw", "wav", "mp3"]] = {"wav": "wav", "mp3": "mp3", "pcm": "raw"}
-    container = containers.get(body.get("format", "wav"))
+    named = body.get("format", "wav")
+    container = _CONTAINERS.get(named) if isinstance(named, str) else None
     if container is None:
-        raise bad_request('format must be "wav", "mp3" or "pcm".')
+        raise bad_request('format must be "wav", "mp3", "aac" or "pcm".')
+    if container == "aac" and not can_encode_aac():
+        raise bad_request(
+            'This server has no AAC encoder (its operator can install the extra kokoro-aac): write "mp3", "wav" or "pcm".',
+            "unsupported_option",
+        )
     transport = body.get("transport", "binary")
     if transport not in ("binary", "sse"):
         raise bad_request('transport must be "binary" or "sse".')
@@ -100,9 +107,7 @@ def parse_invocation(raw: bytes, catalogue: VoiceCatalogue, now: float) -> Invoc
     return Invocation(_speak(body, catalogue, now, container=container), is_streamed, transport == "sse")
 
 
-def _speak(
-    body: Mapping[str, Any], catalogue: VoiceCatalogue, now: float, *, container: Literal["raw", "wav", "mp3"]
-) -> SpeakMessage:
+def _speak(body: Mapping[str, Any], catalogue: VoiceCatalogue, now: float, *, container: Container) -> SpeakMessage:
     request_id = body.get("request_id", "unknown")
     if not isinstance(request_id, str) or not 0 < len(request_id) <= 256:
         raise bad_request("request_id must be a string of 1 to 256 characters.")
@@ -125,11 +130,15 @@ def _speak(
     markup = body.get("phoneme_markup", False)
     if not isinstance(markup, bool):
         raise bad_request("phoneme_markup must be true or false.")
-    language = body.get("language", "en" if not is_supported_language(voice.language) else voice.language)
+    language = body.get("language", voice.language)
     if not isinstance(language, str) or not is_supported_language(language):
-        raise bad_request('This language cannot be pronounced here yet: "en" can.', "language_not_supported")
+        raise bad_request(
+            f"Voice {voice.name} speaks {voice.language_name}; text can be pronounced in English only. "
+            'Set language to "en" to let the voice speak English.',
+            "language_not_supported",
+        )
     manner = Manner(voice, language, float(speed), phoneme_markup=markup)
-    output = OutputFormat(container, "pcm_s16le", int(sample_rate), MP3_BIT_RATE)
+    output = OutputFormat(container, "pcm_s16le", int(sample_rate), BIT_RATES.get(container, 0))
     return SpeakMessage(request_id, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), manner, output)
 
 
@@ -190,7 +199,7 @@ def sse_start(speak: SpeakMessage) -> bytes:
         {
             "type": "audio_stream_start",
             "request_id": speak.request_id,
-            "format": "mp3" if speak.output.container == "mp3" else "pcm16",
+            "format": speak.output.container if speak.output.is_compressed else "pcm16",
             "voice": speak.manner.voice.name,
             "sample_rate": speak.output.sample_rate,
         }

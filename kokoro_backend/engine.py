@@ -1,12 +1,13 @@
 """What the rest of the backend knows of a speech model: symbols in, audio out, one utterance at a time.
 
-Engines are blocking and are driven by the scheduler's worker thread only. `ToneEngine` here is deterministic and instant,
-for tests of everything around the model; the real ones are `onnx_engine` and `torch_engine`.
+Engines are blocking and are driven by the scheduler's worker thread only; one that speaks several utterances in one run is a
+`BatchEngine` as well. `ToneEngine` here is deterministic and instant, for tests of everything around the model; the real ones
+are `onnx_engine` and `torch_engine`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -66,6 +67,20 @@ class Engine(Protocol):
 
     def run(self, utterance: Utterance) -> Iterator[Segment]:
         """Yield the audio of `utterance`. Raises EngineError. Closing the iterator stops the work between segments."""
+        ...
+
+
+@runtime_checkable
+class BatchEngine(Engine, Protocol):
+    """A speech model that speaks utterances together in less time than one by one."""
+
+    @property
+    def batch_limit(self) -> int:
+        """Return how many utterances one run takes at most."""
+        ...
+
+    def run_batch(self, utterances: Sequence[Utterance]) -> list[Segment]:
+        """Return one segment for each utterance, the same as if it were alone. Raises EngineError."""
         ...
 
 

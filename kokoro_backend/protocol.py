@@ -16,7 +16,7 @@ from kokoro_backend.cartesia_messages import (
     parse_request,
     transcript,
 )
-from kokoro_backend.chunker import SentenceChunker
+from kokoro_backend.chunker import SentenceChunker, without_tiny
 from kokoro_backend.errors import Problem, ProblemError, bad_request
 from kokoro_backend.voices import VoiceCatalogue
 
@@ -192,7 +192,7 @@ class CartesiaSession:
         speaks_now = is_flush or not is_continued or context.request.buffer_delay_ms == 0
         if speaks_now:
             sentences += context.chunker.flush()
-        commands: list[Command] = [Say(context_id, sentence) for sentence in sentences]
+        commands: list[Command] = [Say(context_id, sentence) for sentence in without_tiny(sentences)]
         if is_flush:
             context.flushes += 1
             commands.append(Flush(context_id, context.flushes))

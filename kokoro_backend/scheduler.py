@@ -2,7 +2,8 @@
 
 One worker thread drives one engine. First sounds go first, fairly across sessions (start-time fair queueing); then the
 stream whose listener will run out of audio soonest. Decisions fall between segments, so nobody holds the model for a
-whole message, and a cancelled job stops at once. The queue is bounded; beyond it `QueueFull` is raised.
+whole message, and a cancelled job stops at once. The queue is bounded; beyond it `QueueFull` is raised. An engine that
+speaks several utterances in one run gets those that wait when it becomes free; nobody waits for company.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from kokoro_backend.engine import SAMPLE_RATE, Engine, EngineError, Segment, Utterance
+from kokoro_backend.engine import SAMPLE_RATE, BatchEngine, Engine, EngineError, Segment, Utterance
 
 log = structlog.get_logger()
 
@@ -90,6 +91,7 @@ class Scheduler:
     def __init__(self, engine: Engine, queue_limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         """queue_limit: jobs that may wait or run before new streams are refused."""
         self._engine = engine
+        self._batcher = engine if isinstance(engine, BatchEngine) and engine.batch_limit > 1 else None
         self._limit = queue_limit
         self._clock = clock
         self._heap: list[tuple[int, float, int, Job]] = []
@@ -153,7 +155,54 @@ class Scheduler:
                         self._push(job)
                         continue
                     self._virtual_time = max(self._virtual_time, key)
-            self._step(job)
+                company = self._company(self._batcher, job, rank) if self._batcher is not None else []
+            if self._batcher is not None and company:
+                self._step_together(self._batcher, [job, *company])
+            else:
+                self._step(job)
+
+    def _company(self, batcher: BatchEngine, first: Job, rank: int) -> list[Job]:
+        """Take the jobs that come next and may share the run of `first`; call with the lock held.
+
+        First sounds go with first sounds of other streams only, so that none comes later for company that nobody waits for.
+        """
+        company: list[Job] = []
+        left: list[tuple[int, float, int, Job]] = []
+        streams = {id(first.stream)}
+        if first.is_cancelled or first.work is not None:
+            return company
+        while self._heap and self._heap[0][0] == rank and len(company) + 1 < batcher.batch_limit:
+            entry = heapq.heappop(self._heap)
+            _, key, _, job = entry
+            is_in_turn = rank > 0 or (job.stream.started_at is None and id(job.stream) not in streams)
+            if job.is_cancelled or job.work is not None or not is_in_turn:
+                left.append(entry)
+                continue
+            streams.add(id(job.stream))
+            if rank == 0:
+                self._virtual_time = max(self._virtual_time, key)
+            company.append(job)
+        for entry in left:
+            heapq.heappush(self._heap, entry)
+        return company
+
+    def _step_together(self, batcher: BatchEngine, jobs: list[Job]) -> None:
+        """Speak `jobs` in one run; if that fails, one by one, so that an utterance fails for its own fault only."""
+        began = self._clock()
+        try:
+            segments = batcher.run_batch([job.utterance for job in jobs])
+        except Exception:  # As in `_step`: the worker thread must outlive any run.
+            log.exception("inference failed", engine=self._engine.name, utterances=len(jobs), effect="each is tried alone")
+            for job in jobs:
+                self._step(job)
+            return
+        now = self._clock()
+        for job, segment in zip(jobs, segments, strict=True):
+            job.started_at = began
+            job.compute_seconds = (now - began) / len(jobs)
+            self._note(job, segment, now)
+            self._deliver(job, segment)
+            self._end(job, None)
 
     def _step(self, job: Job) -> None:
         """Run one segment of `job` and put the job back, or end it."""
@@ -181,12 +230,17 @@ class Scheduler:
         if segment is None:
             self._end(job, None)
             return
+        self._note(job, segment, now)
+        with self._ready:
+            self._push(job)
+        self._deliver(job, segment)
+
+    def _note(self, job: Job, segment: Segment, now: float) -> None:
+        """Take note of what the job's listener has now."""
         with self._ready:
             if job.stream.started_at is None and len(segment.audio):
                 job.stream.started_at = now
             job.stream.audio_seconds += len(segment.audio) / SAMPLE_RATE
-            self._push(job)
-        self._deliver(job, segment)
 
     def _end(self, job: Job, result: _Failure | None) -> None:
         with self._ready:

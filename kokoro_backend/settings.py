@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-EngineName = Literal["onnx", "tone"]
-_ENGINES: tuple[EngineName, ...] = ("onnx", "tone")
+EngineName = Literal["onnx", "torch", "tone"]
+_ENGINES: tuple[EngineName, ...] = ("onnx", "torch", "tone")
 
 
 class SettingsError(Exception):
@@ -132,6 +132,4 @@ def _engine(value: str) -> EngineName:
     for name in _ENGINES:
         if value == name:
             return name
-    if value == "torch":
-        raise SettingsError("GLOTTIS_KOKORO_ENGINE is torch, which this release does not have yet; write onnx.")
     raise SettingsError(f"GLOTTIS_KOKORO_ENGINE is {value!r}; write one of {', '.join(_ENGINES)}.")

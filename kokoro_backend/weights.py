@@ -52,19 +52,15 @@ def packaged_vocab() -> dict[str, int]:
     return {str(symbol): int(token) for symbol, token in json.loads(text)["vocab"].items()}
 
 
-def own_weights(directory: Path) -> Weights:
+def own_weights(directory: Path, suffixes: tuple[str, ...] = (".onnx",)) -> Weights:
     """Return the weights that an operator named: `model.onnx` (or the only `*.onnx`), `voices/*.bin`, `config.json`.
 
+    suffixes: of the kinds of model that the engine reads, the preferred one first.
     Without a `config.json` the vocabulary of Kokoro-82M v1.0 is used. Raises WeightsError if a part is missing.
     """
     if not directory.is_dir():
         raise WeightsError(f"GLOTTIS_KOKORO_WEIGHTS names {directory}, which is no directory.")
-    model = directory / "model.onnx"
-    if not model.is_file():
-        found = sorted(directory.glob("*.onnx"))
-        if len(found) != 1:
-            raise WeightsError(f"{directory} holds {len(found)} .onnx files: name one of them model.onnx.")
-        model = found[0]
+    model = _own_model(directory, suffixes)
     voices = directory / "voices"
     if not any(voices.glob("*.bin")):
         raise WeightsError(f"{voices} holds no voices: put the model's voices/*.bin there.")
@@ -76,6 +72,17 @@ def own_weights(directory: Path) -> Weights:
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise WeightsError(f'{config} has no usable "vocab": it must map symbols to token ids.') from error
     return Weights(model, voices, vocab, is_packaged=False)
+
+
+def _own_model(directory: Path, suffixes: tuple[str, ...]) -> Path:
+    for suffix in suffixes:
+        named = directory / f"model{suffix}"
+        found = [named] if named.is_file() else sorted(directory.glob(f"*{suffix}"))
+        if len(found) == 1:
+            return found[0]
+        if found or suffix == suffixes[-1]:
+            raise WeightsError(f"{directory} holds {len(found)} {suffix} files: name one of them model{suffix}.")
+    raise AssertionError("there is always a last kind")
 
 
 def packaged_weights(cache: Path, progress: Progress) -> Weights:

@@ -281,9 +281,9 @@ def memory(direct: Direct, lengths: int, targets: Targets) -> None:
     sizes: list[float] = []
     spoken: set[tuple[int, int]] = set()
     for number in range(lengths):
-        # Numbers of tokens repeat after 90, so the pace differs as well: with it differ the frames of the vocoder.
-        tokens = tuple(45 + (number + index) % 60 for index in range(4 + number * 37 % 90))
-        pace = 1.5 + 1.5 * (number * 7 % lengths) / lengths
+        # Numbers of tokens repeat after 60, so the pace differs as well: with it differ the frames of the vocoder.
+        tokens = tuple(45 + (number + index) % 60 for index in range(4 + number * 37 % 60))
+        pace = 2.0 + 1.5 * (number * 7 % lengths) / lengths
         utterance = Utterance(tokens, np.zeros((1, 256), np.float32), pace, number % 2 == 0)
         spoken.add((len(tokens), sum(len(segment.audio) for segment in direct.engine.run(utterance))))
         sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6)

@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -50,6 +51,37 @@ def test_mp3_begins_with_a_frame(tone_server: SpeechServer) -> None:
     assert (answer.content[0], answer.content[1] & 0xE0) == (0xFF, 0xE0)
 
 
+def test_aac_is_a_fragmented_mp4_that_a_player_decodes_to_its_last_word(tone_server: SpeechServer) -> None:
+    av = pytest.importorskip("av", reason="PyAV, which the recogniser brings, is not installed")
+    answer = invoke(tone_server, format="aac", sample_rate=48000)
+    assert answer.headers["content-type"] == "audio/mp4"
+    assert answer.content[4:8] == b"ftyp"
+    assert answer.content.count(b"moof") >= 1
+    with av.open(BytesIO(answer.content)) as file:
+        decoded = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+    samples = len(invoke(tone_server, format="pcm", sample_rate=48000).content) // 2
+    # The encoder adds what it needs to begin and to fill its last frame; nothing is missing.
+    assert samples <= len(decoded) <= samples + 3 * 1024
+    assert np.abs(decoded[samples // 2 : samples]).max() > 0.1
+
+
+def test_aac_events_hold_the_whole_file(tone_server: SpeechServer) -> None:
+    pytest.importorskip("av", reason="PyAV, which the recogniser brings, is not installed")
+    events = SseReassembler().feed(invoke(tone_server, transport="sse", format="aac").content)
+    audio = b"".join(base64.b64decode(event["data"]) for event in events if event["type"] == "audio_chunk")
+    assert events[0]["format"] == "aac"
+    assert audio[4:8] == b"ftyp"
+    assert audio.count(b"moof") >= 1
+
+
+def test_without_its_encoder_aac_is_refused_with_what_to_write_instead(
+    tone_server: SpeechServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kokoro_backend.container_messages.can_encode_aac", lambda: False)
+    answer = invoke(tone_server, format="aac")
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "unsupported_option")
+
+
 def test_events_carry_the_audio_as_base64_between_start_and_end(tone_server: SpeechServer) -> None:
     answer = invoke(tone_server, transport="sse", request_id="r1")
     events = SseReassembler().feed(answer.content)
@@ -61,12 +93,24 @@ def test_events_carry_the_audio_as_base64_between_start_and_end(tone_server: Spe
     assert events[-1] == {"type": "audio_stream_end", "total_chunks": len(events) - 2, "duration_s": 0.4}
 
 
+def test_a_foreign_voice_speaks_english_only_if_it_is_asked_to(tone_server: SpeechServer) -> None:
+    spoken = invoke(tone_server, voice="ff_siwis", language="en")
+    refused = invoke(tone_server, voice="ff_siwis").json()
+    assert spoken.status_code == 200
+    assert refused["message"] == (
+        "Voice ff_siwis speaks French; text can be pronounced in English only. "
+        'Set language to "en" to let the voice speak English.'
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code"),
     [
         ({"text": ""}, 400, "invalid_request"),
         ({"text": "   "}, 400, "invalid_request"),
         ({"voice": "../../etc/passwd"}, 400, "voice_not_found"),
+        ({"voice": "ff_siwis", "text": "Bonjour"}, 400, "language_not_supported"),
+        ({"voice": "af_heart", "language": "fr"}, 400, "language_not_supported"),
         ({"speed": 9}, 400, "invalid_request"),
         ({"format": "ogg"}, 400, "invalid_request"),
         ({"transport": "smoke"}, 400, "invalid_request"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,8 @@ import onnxruntime
 import pytest
 
 from kokoro_backend import graph
-from kokoro_backend.backend import find_weights
-from kokoro_backend.engine import FRAME_SAMPLES, Utterance
+from kokoro_backend.backend import find_weights, load
+from kokoro_backend.engine import FRAME_SAMPLES, EngineError, Utterance
 from kokoro_backend.onnx_engine import OnnxEngine, Precision, WholeGraphEngine, graph_folder, load_engine, window_plan
 from kokoro_backend.settings import Settings
 from kokoro_backend.voices import FloatArray, VoiceCatalogue, load_voices
@@ -146,3 +148,12 @@ def test_memory_is_flat_over_many_lengths(fp32: OnnxEngine, weights: Weights, vo
     for count in range(8, 60, 2):
         speak(count)
     assert resident() - before < 60_000_000
+
+
+def test_without_torch_its_engine_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "kokoro_backend.torch_engine", raising=False)
+    monkeypatch.delitem(sys.modules, "kokoro_backend.torch_model", raising=False)
+    settings = replace(Settings.from_env(os.environ), engine="torch")
+    with pytest.raises(EngineError, match="install the extra kokoro-torch"):
+        load(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from typing import Any
 
 import httpx
@@ -36,6 +37,26 @@ def test_twenty_sentences_are_heard_with_at_most_five_percent_word_errors(kokoro
 def test_the_sentences_of_the_article_have_its_lengths_within_three_percent(kokoro: SpeechServer) -> None:
     lengths = {text: len(speak(kokoro, text)) for text in ARTICLE}
     assert {text: abs(lengths[text] / ARTICLE[text] - 1) <= 0.03 for text in ARTICLE} == dict.fromkeys(ARTICLE, True)
+
+
+def test_speaking_opens_no_file(kokoro: SpeechServer) -> None:
+    # Others read a voice anew and wrote it to a temporary file for each request (remsky/Kokoro-FastAPI#453).
+    speak(kokoro, "Once before, so that everything is loaded.")
+    opened: list[str] = []
+    is_watching = True
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_watching and event == "open" and isinstance(arguments[0], str | bytes):
+            opened.append(str(arguments[0]))
+
+    # The server runs in this process; a hook cannot be taken away again, so it is told to stop.
+    sys.addaudithook(note)
+    try:
+        speak(kokoro, "It has three sentences.", voice="bm_george")
+        speak(kokoro, "It has three sentences.", output_format={"container": "mp3", "sample_rate": 24000, "bit_rate": 128000})
+    finally:
+        is_watching = False
+    assert opened == []
 
 
 def test_numbers_money_and_times_are_read_out(kokoro: SpeechServer) -> None:

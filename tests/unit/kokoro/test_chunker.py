@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kokoro_backend.chunker import SentenceChunker
+from kokoro_backend.chunker import SentenceChunker, without_tiny
 
 PIECES = [
     "Dr. ", "Smith", " ", "paid $3.50", ". ", ".", "The ", "U.S. ", "10 a.m. ", "e.g. ", "Really?! ", '"Stop!" ', "he said",
@@ -101,6 +101,26 @@ def test_the_first_clause_may_go_early_and_only_the_first() -> None:
 
 def test_numbers_with_commas_are_no_clauses() -> None:
     assert SentenceChunker(first_clause_chars=5).feed("Exactly 1,234,567 people ") == []
+
+
+@pytest.mark.parametrize(
+    ("given_sentences", "joined"),
+    [
+        (["Yes.", "No.", "Perhaps so, in the end."], ["Yes. No. Perhaps so, in the end."]),
+        (["That is all I know.", "Bye."], ["That is all I know. Bye."]),
+        (["Good morning, madam.", "Good evening, sir."], ["Good morning, madam.", "Good evening, sir."]),
+        (["Yes.", "x" * 60], ["Yes.", "x" * 60]),
+        (["…", "好。", "世界"], ["… 好。 世界"]),
+        ([], []),
+    ],
+)
+def test_tiny_sentences_are_joined_to_a_short_neighbour(given_sentences: list[str], joined: list[str]) -> None:
+    assert without_tiny(given_sentences) == joined
+
+
+@given(st.lists(st.text(min_size=1, max_size=80)))
+def test_joining_loses_nothing_and_keeps_the_order(given_sentences: list[str]) -> None:
+    assert " ".join(without_tiny(given_sentences)) == " ".join(given_sentences)
 
 
 def test_a_buffer_delay_releases_whole_words_only() -> None:

@@ -33,9 +33,14 @@ def kinds(commands: list[Any]) -> list[str]:
 
 
 def test_a_message_without_continue_is_a_whole_context(session: CartesiaSession) -> None:
-    commands = session.receive(message("Hello there. Bye."))
-    assert [command.sentence for command in commands if isinstance(command, Say)] == ["Hello there.", "Bye."]
+    commands = session.receive(message("Hello there. Goodbye now."))
+    assert [command.sentence for command in commands if isinstance(command, Say)] == ["Hello there.", "Goodbye now."]
     assert kinds(commands) == ["Open", "Say", "Say", "Delay", "Finish"]
+
+
+def test_tiny_sentences_of_a_message_are_said_in_company(session: CartesiaSession) -> None:
+    commands = session.receive(message("Yes. Go on. We are listening."))
+    assert [command.sentence for command in commands if isinstance(command, Say)] == ["Yes. Go on. We are listening."]
 
 
 def test_sentences_go_out_as_they_become_certain_and_the_rest_waits(session: CartesiaSession) -> None:

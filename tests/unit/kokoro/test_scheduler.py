@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -168,3 +168,81 @@ async def test_closing_ends_jobs_that_wait() -> None:
         await asyncio.to_thread(closing.join)
         with pytest.raises(EngineError, match="stopping"):
             await spoken(waiting)
+
+
+class TogetherEngine(RecordingEngine):
+    """Speaks up to four utterances in one run, and notes which were together; 666 breaks every run that it is in."""
+
+    batch_limit = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[list[int]] = []
+
+    def run_batch(self, utterances: Sequence[Utterance]) -> list[Segment]:
+        names = [utterance.tokens[0] for utterance in utterances]
+        self.runs.append(names)
+        if 666 in names:
+            raise EngineError("broken")
+        return [Segment(np.zeros(24_000 * name, dtype=np.float32), is_last=True) for name in names]
+
+
+@contextmanager
+def batching() -> Iterator[tuple[Scheduler, TogetherEngine]]:
+    engine = TogetherEngine()
+    scheduler = Scheduler(engine, 100, clock=lambda: 0.0)
+    try:
+        yield scheduler, engine
+    finally:
+        engine.may_go.set()
+        scheduler.close()
+
+
+async def test_what_waits_shares_a_run_up_to_the_engines_limit_and_each_gets_its_own_audio() -> None:
+    with batching() as (scheduler, engine):
+        first = occupy(scheduler, engine)
+        jobs = [scheduler.submit(utterance(name), Stream(Session())) for name in (1, 2, 3, 4, 5)]
+        engine.may_go.set()
+        assert await spoken(first) == 1
+        lengths = [[len(segment.audio) // 24_000 async for segment in job.segments()] for job in jobs]
+        # The fifth is alone, and alone an utterance of this engine lasts a second.
+        assert lengths == [[1], [2], [3], [4], [1]]
+        assert engine.runs == [[1, 2, 3, 4]]
+        assert engine.order == [0, 5]
+        assert scheduler.depth == 0
+
+
+async def test_first_sounds_are_not_kept_waiting_by_the_rest_of_a_message() -> None:
+    with batching() as (scheduler, engine):
+        first = occupy(scheduler, engine)
+        long = Stream(Session())
+        jobs = [scheduler.submit(utterance(name), long) for name in (1, 2)]
+        jobs.append(scheduler.submit(utterance(3), Stream(Session())))
+        engine.may_go.set()
+        for job in (first, *jobs):
+            assert await spoken(job) == 1
+        assert engine.runs == [[1, 3]]
+        assert engine.order == [0, 2]
+
+
+async def test_a_cancelled_job_takes_no_place_in_a_run() -> None:
+    with batching() as (scheduler, engine):
+        first = occupy(scheduler, engine)
+        jobs = [scheduler.submit(utterance(name), Stream(Session())) for name in (1, 2, 3)]
+        jobs[1].cancel()
+        engine.may_go.set()
+        assert [await spoken(job) for job in (first, *jobs)] == [1, 1, 0, 1]
+        assert engine.runs == [[1, 3]]
+
+
+async def test_an_utterance_that_breaks_a_run_fails_alone() -> None:
+    with batching() as (scheduler, engine):
+        first = occupy(scheduler, engine)
+        jobs = [scheduler.submit(utterance(name), Stream(Session())) for name in (1, 666, 2)]
+        engine.may_go.set()
+        assert await spoken(first) == 1
+        assert await spoken(jobs[0]) == 1
+        with pytest.raises(EngineError):
+            await spoken(jobs[1])
+        assert await spoken(jobs[2]) == 1
+        assert scheduler.depth == 0

@@ -36,6 +36,19 @@ def test_own_weights_need_one_graph_and_voices(tmp_path: Path) -> None:
     assert found.vocab == packaged_vocab()
 
 
+def test_a_checkpoint_is_taken_by_the_engine_that_reads_one(tmp_path: Path) -> None:
+    (tmp_path / "voices").mkdir()
+    (tmp_path / "voices" / "af_own.bin").write_bytes(bytes(STYLE_BYTES))
+    (tmp_path / "kokoro-v1_0.onnx").write_bytes(b"x")
+    assert own_weights(tmp_path, (".pth", ".onnx")).model == tmp_path / "kokoro-v1_0.onnx"
+    (tmp_path / "kokoro-v1_0.pth").write_bytes(b"x")
+    assert own_weights(tmp_path, (".pth", ".onnx")).model == tmp_path / "kokoro-v1_0.pth"
+    assert own_weights(tmp_path).model == tmp_path / "kokoro-v1_0.onnx"
+    (tmp_path / "another.pth").write_bytes(b"x")
+    with pytest.raises(WeightsError, match=r"holds 2 .pth files: name one of them model.pth"):
+        own_weights(tmp_path, (".pth", ".onnx"))
+
+
 def test_a_vocabulary_of_ones_own_is_read_and_a_broken_one_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x")
     (tmp_path / "voices").mkdir()
