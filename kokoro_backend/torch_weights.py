@@ -7,6 +7,7 @@ Weight normalisation is folded: it is a way to train, not to speak. Nothing here
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,14 +61,19 @@ def _folded(tensors: Mapping[str, FloatArray]) -> Iterator[tuple[str, FloatArray
 def from_graph(path: Path) -> Parameters:
     """Return the parameters in the constants of an ONNX export. Raises EngineError if it is not the export that we know."""
     import onnx
-    from onnx import numpy_helper
 
     from kokoro_backend.graph import GraphError, dequantised
 
     try:
-        model = dequantised(onnx.load(path))
-    except (GraphError, OSError, ValueError) as error:
+        return _constants_by_module(dequantised(onnx.load(path)))
+    except (GraphError, OSError, ValueError, KeyError, IndexError) as error:
         raise EngineError(f"{path} is no graph whose constants are known: {error}") from error
+
+
+def _constants_by_module(model: Any) -> Parameters:
+    """Return the constants of a graph in fp32, an onnx.ModelProto, by the names of the modules that they came from."""
+    from onnx import numpy_helper
+
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     found: Parameters = {}
     for name, array in constants.items():
