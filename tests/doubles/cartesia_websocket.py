@@ -1,8 +1,9 @@
 """A provider's WebSockets over real sockets: scripted by the request, every byte recorded.
 
 It frames by itself and shares no code with the gateway, so that both cannot be wrong in the same way. Without instructions
-`/tts/websocket` synthesizes (contexts answered in order, interleaved), `/stt/websocket` transcribes, any other path
-echoes frames byte for byte. The header `X-Double: <script>` names another behaviour, out of `scripts`; a test adds its own.
+`/tts/websocket` synthesizes (contexts answered in order, interleaved), `/stt/websocket` transcribes, `/stt/turns/websocket`
+tells one turn, any other path echoes frames byte for byte. The header `X-Double: <script>` names another behaviour, out of
+`scripts`; a test adds its own.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+
+from tests.doubles.cartesia import CartesiaDouble, Connection, Received
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -160,6 +163,7 @@ class Socket:
 
 
 Script = Callable[["SocketsDouble", Socket], Awaitable[None]]
+BY_PATH = {"/tts/websocket": "synthesize", "/stt/websocket": "transcribe", "/stt/turns/websocket": "take_turns"}
 
 
 async def synthesize(double: "SocketsDouble", socket: Socket) -> None:
@@ -205,6 +209,16 @@ async def transcribe(double: "SocketsDouble", socket: Socket) -> None:
     socket.writer.close()
 
 
+async def take_turns(double: "SocketsDouble", socket: Socket) -> None:
+    """Answer the first audio with one turn, and end the session."""
+    await socket.say(type="connected", request_id="r1")
+    await socket.message()
+    await socket.say(type="turn.start", request_id="r1")
+    await socket.say(type="turn.update", request_id="r1", transcript="hel")
+    await socket.say(type="turn.end", request_id="r1", transcript="hello")
+    await socket.close(1000)
+
+
 async def echo(double: "SocketsDouble", socket: Socket) -> None:
     """Send every data frame back with the same opcode and FIN bit, byte for byte."""
     while (found := await socket.frame()) is not None:
@@ -235,7 +249,13 @@ class SocketsDouble:
     scheme: str = "http"
     sockets: list[Socket] = field(default_factory=list)
     scripts: dict[str, Script] = field(
-        default_factory=lambda: {"synthesize": synthesize, "transcribe": transcribe, "echo": echo, "listen": listen}
+        default_factory=lambda: {
+            "synthesize": synthesize,
+            "transcribe": transcribe,
+            "take_turns": take_turns,
+            "echo": echo,
+            "listen": listen,
+        }
     )
     answers: dict[str, bytes] = field(default_factory=dict)
     """`X-Double` value -> raw bytes that answer the handshake instead of a 101; the connection ends then"""
@@ -259,9 +279,19 @@ class SocketsDouble:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
             return
+        await self._session(reader, writer, head)
+
+    async def take_over(self, _: CartesiaDouble, connection: Connection, received: Received) -> bool:
+        """Answer an upgrade that came to the double of the HTTP surface: its `on_upgrade`."""
+        await self._session(connection.reader, connection.writer, received.head, connection.buffer)
+        return False
+
+    async def _session(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, early: bytes | bytearray = b""
+    ) -> None:
         first, *lines = head[:-4].decode("latin-1").split("\r\n")
         headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-        socket = Socket(reader, writer, head, first.split(" ")[1], headers)
+        socket = Socket(reader, writer, head, first.split(" ")[1], headers, bytearray(early), _buffer=bytearray(early))
         self.sockets.append(socket)
         name = socket.one("X-Double") or self.script
         if name in self.answers:
@@ -275,7 +305,7 @@ class SocketsDouble:
             b"Sec-WebSocket-Accept: " + accept + b"\r\n" + self.extra_101 + b"\r\n" + self.along
         )
         path = socket.target.partition("?")[0]
-        by_path = {"/tts/websocket": "synthesize", "/stt/websocket": "transcribe"}.get(path, "echo")
+        by_path = BY_PATH.get(path, "echo")
         await self.scripts[name or by_path](self, socket)
         await socket.frame()
         writer.close()

@@ -134,23 +134,14 @@ async def test_speech_is_recognised_and_finalized() -> None:
 
 
 async def test_turns_are_told_until_the_provider_closes() -> None:
-    async def turns(_: SocketsDouble, socket: Socket) -> None:
-        await socket.say(type="connected", request_id="r1")
-        await socket.message()
-        await socket.say(type="turn.start", request_id="r1")
-        await socket.say(type="turn.end", request_id="r1", transcript="hello")
-        await socket.close(1000)
-
     async with sockets_double() as double:
         ink = Model(id="m9", workspace="w1", account="a-eu", name="ink-2", type="speech-to-text")
         async with sockets_edge(double, snapshot=workspace_at(double.origin, plus_models=(ink,))) as gateway:
-            double.script = "turns"
-            double.scripts["turns"] = turns
             sdk = AsyncCartesia(**addresses(gateway))
             async with sdk.stt.auto_finalize.websocket(
                 model="ink-2", encoding="pcm_s16le", sample_rate=16000, keyterm=["Foo Bar", "baz"]
             ) as socket:
                 await socket.send_raw(bytes(3200))
                 heard = [event.type async for event in socket]
-            assert heard == ["connected", "turn.start", "turn.end"]
+            assert heard == ["connected", "turn.start", "turn.update", "turn.end"]
             assert double.sockets[0].target.endswith("keyterm=Foo+Bar&keyterm=baz")
