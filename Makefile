@@ -46,9 +46,8 @@ sdks: $(STAMP) ## install the other clients that the tests speak with into .cach
 fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (20 minutes)
 	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)
 
-fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests
-	@status=0; for fuzzer in policy session http1; do \
-		$(BIN)/python -m tests.fuzz.$$fuzzer --seconds $(or $(SECONDS),60) || status=1; done; exit $$status
+fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests; TARGETS="policy http1/request"
+	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
 
 native: $(STAMP) ## compile the gateway's hot modules into build/native (a C compiler, python3-dev); see docs/operations.md
 	@$(BIN)/python deploy/dev/native.py

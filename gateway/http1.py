@@ -20,6 +20,7 @@ _VERSIONS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
 _TRAILER: Final = re.compile(_TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\Z")
+_FRAMING_TRAILER: Final = re.compile(rb"(?i)(?:transfer-encoding|content-length):")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
 
 UNTIL_CLOSE: Final = -2
@@ -350,7 +351,8 @@ class ChunkedBody:
     """Takes a chunked body apart: payload out, extensions and trailers dropped.
 
     Both are dropped and not refused: neither is forwarded, so no peer can understand them otherwise than we do, and both
-    are bounded. Raises Malformed from `feed` for anything else that RFC 9112 §7.1 does not name.
+    are bounded. Raises Malformed from `feed` for anything else that RFC 9112 §7.1 does not name, and for a trailer that
+    speaks of framing (RFC 9110 §6.5.1 forbids it; some readers take it for a header).
     """
 
     max_trailer_bytes: int = 16 * 1024
@@ -408,6 +410,8 @@ class ChunkedBody:
             self._overhead += len(line)
             if _TRAILER.match(line) is None:
                 raise Malformed("head_malformed", "a trailer is not `name: value`")
+            if _FRAMING_TRAILER.match(line) is not None:
+                raise Malformed("head_malformed", "a trailer speaks of framing")
             if self._overhead > self.max_trailer_bytes:
                 raise Malformed("head_malformed", "the trailers are too long")
         else:

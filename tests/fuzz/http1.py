@@ -1,18 +1,16 @@
-"""Fuzzing HTTP/1.1 as the edge reads it: `python -m tests.fuzz.http1 --seconds 60 [target …]`.
+"""Fuzzing HTTP/1.1 as the edge reads it: `python -m tests.fuzz http1 --seconds 60`.
 
 What our parser accepts, llhttp (through httptools) has to accept as well, with the same method, target, headers and the same
 end of the message: an independent reader that disagrees is how a request is smuggled. What failed is kept in
 `tests/fuzz/corpus/http1/<target>/` and replayed by `tests/unit/edge_http/test_fuzz_corpus.py`.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httptools
 
 from gateway.http1 import CHUNKED, UNTIL_CLOSE, ChunkedBody, Malformed, parse_request, parse_response, without_length
-from tests.fuzz.loop import main
 
 CORPUS = Path(__file__).parent / "corpus" / "http1"
 GOLDEN = Path(__file__).parents[1] / "golden" / "edge_http"
@@ -166,7 +164,3 @@ def seeds_of(target: str) -> list[bytes]:
             head, _, rest = case.partition(b"\n")[2].partition(b"\n--- body ")
             kept.append(head.replace(b"\n", b"\r\n") + b"\r\n\r\n" + bytes.fromhex(rest.partition(b"\n")[0].decode()))
     return kept
-
-
-if __name__ == "__main__":
-    sys.exit(main(TARGETS, seeds_of, CORPUS, "HTTP/1.1"))

@@ -1,18 +1,16 @@
 """The loop of every fuzzer: mutate seeds of the right shape, call the target, keep what fails.
 
 A target takes any bytes and fails by raising. An input that fails is written to the corpus, once for each exception; the
-test suite replays the corpus for ever after. The seed is printed: the same seed repeats a run.
+test suite replays the corpus for ever after. The seed is printed: the same seed repeats a run. `tests.fuzz.guided` tries the
+same targets guided by coverage; `tests.fuzz.__main__` runs both.
 """
 
-import argparse
 import hashlib
 import random
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-Targets = dict[str, Callable[[bytes], None]]
 
 TOKENS = (
     b"\r\n",
@@ -60,38 +58,32 @@ def mutated(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def run(targets: Targets, seeds_of: Callable[[str], list[bytes]], corpus: Path, target: str, seconds: float, seed: int) -> int:
-    """Fuzz one target for so long; return how many inputs failed. Each failure is kept once, by its exception."""
-    rng = random.Random(f"{seed}{target}")
-    pool = seeds_of(target)
+def run(
+    name: str, target: Callable[[bytes], None], seeds: list[bytes], kept: Path, *, seconds: float, runs: int | None, seed: int
+) -> int:
+    """Fuzz one target for so long, or with so many inputs; return how many failed.
+
+    kept: the folder that takes each failure, once by its exception.
+    """
+    rng = random.Random(f"{seed}{name}")
+    pool = list(seeds)
     until = time.monotonic() + seconds
     tried = 0
     failures: set[str] = set()
-    while time.monotonic() < until:
+    while time.monotonic() < until and (runs is None or tried < runs):
         data = mutated(rng.choice(pool), pool, rng)
         tried += 1
         try:
-            targets[target](data)
+            target(data)
         except Exception as error:  # any exception is the finding
             kind = f"{type(error).__name__} {error}"
             if kind not in failures:
                 failures.add(kind)
-                folder = corpus / target
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-                sys.stdout.write(f"{target}: {kind[:200]}\n")
+                kept.mkdir(parents=True, exist_ok=True)
+                (kept / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+                sys.stdout.write(f"{name}: {kind[:200]}\n")
         else:
             if len(data) < 4096 and rng.random() < 0.01 and len(pool) < 5000:
                 pool.append(data)
-    sys.stdout.write(f"{target}: {tried} inputs, {len(failures)} failures, seed {seed}\n")
+    sys.stdout.write(f"{name}: {tried} inputs by mutation, {len(failures)} failures, seed {seed}\n")
     return len(failures)
-
-
-def main(targets: Targets, seeds_of: Callable[[str], list[bytes]], corpus: Path, what: str) -> int:
-    """Run the targets that the command line names, or all of them; return the exit status."""
-    parser = argparse.ArgumentParser(description=f"Fuzz {what}.")
-    parser.add_argument("targets", nargs="*", default=list(targets), help=f"of {', '.join(targets)}")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    asked = parser.parse_args()
-    return 1 if sum(run(targets, seeds_of, corpus, target, asked.seconds, asked.seed) for target in asked.targets) else 0

@@ -1,10 +1,9 @@
-"""Fuzzing the policy core: `python -m tests.fuzz.policy --seconds 60 [target …]`.
+"""Fuzzing the policy core: `python -m tests.fuzz policy --seconds 60`.
 
 Seeds have the right shape (recorded heads, bodies, forms, tokens); what failed is kept in `tests/fuzz/corpus/policy/<target>/`,
 which `make test` replays for ever after (`tests/unit/policy/test_fuzz_corpus.py`). The loop is that of `tests.fuzz.loop`.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from policy.refusal import TABLE, Refusal, http_answer, in_band_error
 from policy.rewrite import request_head
 from policy.scan import cartesia_version
 from policy.world import World
-from tests.fuzz.loop import main
 from tests.kit.identities import NOW, b64, idp_token, own_token, voice_workspace
 
 CORPUS = Path(__file__).parent / "corpus" / "policy"
@@ -121,7 +119,3 @@ def seeds_of(target: str) -> list[bytes]:
     part = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nink-whisper\r\n'
     file_part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nContent-Type: x\r\n\r\n\r\n--c\r\n'
     return [*kept, part % b"model" + file_part + b"--b--\r\n", file_part + part % b"model_id" + part % b"voice_id" + b"--b--"]
-
-
-if __name__ == "__main__":
-    sys.exit(main(TARGETS, seeds_of, CORPUS, "the policy core"))

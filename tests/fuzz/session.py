@@ -1,11 +1,10 @@
-"""Fuzzing open sockets: `python -m tests.fuzz.session --seconds 60 [target …]`.
+"""Fuzzing open sockets: `python -m tests.fuzz session --seconds 60`.
 
 Each target takes any bytes and fails by raising; the loop is that of `tests.fuzz.loop`. What a target found is kept in
 `tests/fuzz/corpus/session/<target>/` and replayed by `tests/unit/session/test_fuzz_corpus.py`.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from policy.frames import Gate, Tap, Walker, close_frame, frame
 from policy.peek import facts_of_json
 from policy.providers import cartesia
 from policy.recall import Heard, Recall
-from tests.fuzz.loop import main
 from tests.kit.playing import Played, chunk, client_frame, done, says, speech, text
 
 CORPUS = Path(__file__).parent / "corpus" / "session"
@@ -169,7 +167,3 @@ def seeds_of(target: str) -> list[bytes]:
         return [*kept, changed, escaped, changed + b"\0" + MESSAGE.replace(b"there", b"<break/>")]
     audio = b'{"type":"chunk","data":"AAAA","done":false,"context_id":"c1"}'
     return [*kept, audio, b'{"data" : "a\\"b","type":"error","done":true}']
-
-
-if __name__ == "__main__":
-    sys.exit(main(TARGETS, seeds_of, CORPUS, "open sockets"))

@@ -221,6 +221,8 @@ def test_a_chunked_body_reads_the_same_however_it_is_cut(chunks: list[bytes], da
 @pytest.mark.parametrize(
     "wire",
     [
+        b"0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"0\r\nX: 1\r\ncontent-length: 5\r\n\r\n",
         b"5\nhello\r\n",
         b"5\r\nhello\n",
         b"5\r\nhello!\r\n",
