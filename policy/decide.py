@@ -228,6 +228,11 @@ def _attribution(caller: Caller, endpoint: Endpoint, permit: Permit, model: str,
     )
 
 
+def without_key(need: NeedKeys, world: World) -> Refusal:
+    """Return the refusal of a token whose key is not known even after its issuer was asked anew."""
+    return Refusal("key_unknown" if world.keys.has_keys(need.issuer.id) else "keys_unavailable")
+
+
 def judge_message(route: Route, facts: Facts, world: World, now: float) -> Route | Refusal:
     """Return the route of one message on an open session, or why it is refused. now: Unix seconds.
 

@@ -773,7 +773,7 @@ class Session:
             settled.reason = reason
 
     def _tell_client(self, code: int, text: str, now: float, out: list[Command]) -> None:
-        if not self._client_told and not self._has_ended_client:
+        if not self._ending and not self._has_ended_client:
             self._last_words = True
             self._say(frames.close_frame(code, text), now, out)
 

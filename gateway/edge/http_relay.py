@@ -26,7 +26,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.faults import Phase, UpstreamFault
 from gateway.upstream.origin import Origin
 from policy.audio import bytes_a_second
-from policy.decide import Admit, NeedFacts, NeedKeys, judge_message
+from policy.decide import Admit, NeedFacts, NeedKeys, judge_message, without_key
 from policy.facts import Facts, Unjudgeable
 from policy.form import FormReader
 from policy.providers import registry
@@ -216,7 +216,7 @@ class Exchange:
 
     def _need_keys(self, need: NeedKeys) -> None:
         if self._have_keys_been_asked:
-            self._refuse(Refusal("key_unknown"))
+            self._refuse(without_key(need, self.context.world()))
             return
         self._have_keys_been_asked = True
         self._switch(Exchange._keep)
@@ -622,6 +622,8 @@ class Exchange:
                 self._answer_left = left = left - len(payload)
                 is_end = left == 0
         self._count(payload)
+        if self._masker is None and self._meter is not None and self._meter.has_failed and self._credential is not None:
+            self._masker = Masker(self._credential)
         if self._masker is not None:
             payload = self._masker.feed(payload, is_end)
         if self._writes_chunks:

@@ -21,7 +21,7 @@ from gateway.edge.masking import Masker
 from gateway.edge.websocket_handshake import Answer, HandshakeReader, asked_key, leads_elsewhere, refusal_head, switching_head
 from gateway.upstream.faults import UpstreamFault
 from policy import session as does
-from policy.decide import Admit, NeedKeys, decide, judge_message
+from policy.decide import Admit, NeedKeys, decide, judge_message, without_key
 from policy.facts import Facts, RequestHead
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
@@ -263,7 +263,7 @@ class Relay(asyncio.Protocol):
             await context.key_sets.refresh(decision.issuer)
             decision = decide(head, None, context.world(), context.clock())
             if isinstance(decision, NeedKeys):
-                decision = Refusal("key_unknown")
+                decision = without_key(decision, context.world())
         if isinstance(decision, Refusal):
             self._refuse(decision)
             return

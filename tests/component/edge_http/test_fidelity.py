@@ -7,7 +7,7 @@ import os
 import pytest
 
 from contracts.snapshot import Grant
-from tests.doubles.cartesia import EVENTS, WAV, CartesiaDouble, answers
+from tests.doubles.cartesia import EVENTS, WAV, CartesiaDouble, Connection, Received, answers
 from tests.kit.edge import CREDENTIAL, JSON_BODY, Client, Edge, alice, edge, request, speak, workspace_at
 
 
@@ -174,6 +174,29 @@ async def test_the_first_event_leaves_before_the_next_one_came(client: Client, d
     assert rest == b"\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(EVENTS[2]), EVENTS[2])
 
 
+@pytest.mark.parametrize("kind", ["audio/wav", "audio/mpeg", "audio/aac", "audio/basic; rate=8000", "application/octet-stream"])
+async def test_audio_of_any_kind_leaves_before_the_rest_of_it_was_made(client: Client, double: CartesiaDouble, kind: str) -> None:
+    """Public reports 31 and 37."""
+
+    async def slowly(double: CartesiaDouble, connection: Connection, received: Received) -> bool:
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nX-Accel-Buffering: no\r\nContent-Length: {len(WAV)}\r\n\r\n"
+        await connection.send(head.encode() + WAV[:1000])
+        await double.go.wait()
+        await connection.send(WAV[1000:])
+        return True
+
+    double.scripts["slowly"] = slowly
+    await client.send(speak("X-Double: slowly"))
+
+    head = await client.until(b"\r\n\r\n", seconds=10)
+    first = await client._exactly(1000)
+    double.go.set()
+    rest = await client._exactly(len(WAV) - 1000)
+
+    assert f"Content-Type: {kind}\r\nX-Accel-Buffering: no\r\n".encode() in head
+    assert first + rest == WAV
+
+
 async def test_head_has_the_length_and_no_body(client: Client, double: CartesiaDouble) -> None:
     """Public report 36."""
     await client.send(request("HEAD", "/cartesia/voices") + request("GET", "/cartesia/voices"))
@@ -255,6 +278,29 @@ async def test_the_credential_in_an_error_answer_is_masked_to_equal_length(clien
     everything = answer.body + repr(answer.headers).encode()
     assert CREDENTIAL.encode() not in everything
     assert b"*" * len(CREDENTIAL) in answer.body
+
+
+@pytest.mark.parametrize("cut", [20, 10_000])
+async def test_the_credential_in_an_error_among_events_is_masked_to_equal_length(
+    client: Client, double: CartesiaDouble, cut: int
+) -> None:
+    error = b'event: error\ndata: {"type":"error","message":"' + CREDENTIAL.encode() + b'"}\n\n'
+
+    async def fails(double: CartesiaDouble, connection: Connection, received: Received) -> bool:
+        await connection.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in (EVENTS[0] + error[:cut], error[cut:]):
+            if piece:
+                await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+                await asyncio.sleep(0.02)  # two writes must become two reads
+        await connection.send(b"0\r\n\r\n")
+        return True
+
+    double.scripts["fails"] = fails
+    await client.send(speak("X-Double: fails", target="/cartesia/tts/sse"))
+
+    answer = await client.answer()
+
+    assert answer.body == EVENTS[0] + error.replace(CREDENTIAL.encode(), b"*" * len(CREDENTIAL))
 
 
 async def test_a_redirect_to_another_host_is_refused_and_not_followed(client: Client, double: CartesiaDouble) -> None:

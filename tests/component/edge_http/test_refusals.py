@@ -214,6 +214,16 @@ async def test_a_token_whose_key_stays_unknown_is_refused_after_one_refresh(doub
         assert gateway.key_sets.refreshed == ["i-idp"]
 
 
+async def test_a_token_of_an_issuer_whose_keys_cannot_be_had_is_told_to_try_again(double: CartesiaDouble) -> None:
+    async with edge(double.origin, snapshot=workspace_at(double.origin, issuers=(IDP_THAT_IS_FETCHED,))) as gateway:
+        client = await gateway.client()
+        await client.send(speak("Cartesia-Version: 2026-08-14"))
+
+        answer = await client.answer()
+
+        assert (answer.status, json.loads(answer.body)["error_code"]) == (503, "keys_unavailable")
+
+
 @pytest.mark.parametrize(("reason", "status"), [("not_ready", 503), ("config_stale", 503)])
 async def test_without_a_fresh_configuration_nothing_is_taken(gateway: Edge, client: Client, reason: str, status: int) -> None:
     gateway.closed_because = reason

@@ -8,6 +8,7 @@ import pytest
 from contracts.revocations import Revocation
 from contracts.snapshot import Grant, Issuer
 from gateway.edge import websocket_relay
+from policy.providers import cartesia
 from tests.doubles.cartesia_websocket import TEXT, client_frame, server_frame, sockets_double
 from tests.kit.edge import CREDENTIAL, Answer, Client, Edge, workspace_at
 from tests.kit.identities import IDP, idp_token, jwks, signing_key
@@ -295,10 +296,46 @@ async def test_keys_that_are_not_known_yet_are_fetched_once() -> None:
             gateway.key_sets.documents["i-idp"] = jwks(signing_key())
             await dial(gateway)
             assert gateway.key_sets.refreshed == ["i-idp"]
-            gateway.world.keys.forget("i-idp")
-            gateway.key_sets.documents.clear()
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "reason"),
+    [(jwks(signing_key(seed=9, kid="other")), 401, "key_unknown"), (None, 503, "keys_unavailable")],
+)
+async def test_a_key_that_stays_unknown_is_told_apart_from_keys_that_cannot_be_had(
+    document: bytes | None, status: int, reason: str
+) -> None:
+    async with sockets_double() as double:
+        issuer = Issuer(id="i-idp", workspace="w1", issuer=IDP, audiences=("glottis",), jwks_uri="https://idp.test/jwks")
+        async with sockets_edge(double, snapshot=workspace_at(double.origin, issuers=(issuer,))) as gateway:
+            assert gateway.key_sets is not None
+            if document is not None:
+                gateway.key_sets.documents["i-idp"] = document
             answer = await asked(gateway)
-            assert (answer.status, json.loads(answer.body)["error_code"]) == (401, "key_unknown")
+            assert (answer.status, json.loads(answer.body)["error_code"]) == (status, reason)
+            assert double.sockets == []
+
+
+async def test_every_socket_of_a_profile_is_opened_and_an_unknown_one_where_that_is_granted() -> None:
+    """Public report 26."""
+    operations = ("tts", "stt", "agents", "unlisted")
+    grant = Grant(id="g1", workspace="w1", account="a-eu", subject="team:voice", operations=operations)
+    async with sockets_double() as double:
+        snapshot = workspace_at(double.origin, grants=(grant,))
+        async with sockets_edge(double, snapshot=snapshot) as gateway:
+            paths = [endpoint.path for endpoint in cartesia.PROFILE.endpoints if endpoint.is_websocket]
+            paths = [path.replace("{id}", "agent_1") for path in [*paths, "/tts/bytes", "/realtime/v2"]]
+            for path in paths:
+                await dial(gateway, f"/cartesia{path}?model=ink-whisper" if path.startswith("/stt") else f"/cartesia{path}")
+            assert [socket.target.partition("?")[0] for socket in double.sockets] == paths
+            assert paths == [
+                "/tts/websocket",
+                "/stt/websocket",
+                "/stt/turns/websocket",
+                "/agents/stream/agent_1",
+                "/tts/bytes",
+                "/realtime/v2",
+            ]
 
 
 async def test_a_refusal_is_readable_by_a_client_that_sends_on() -> None:

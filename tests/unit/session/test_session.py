@@ -705,3 +705,21 @@ def test_a_model_that_two_accounts_have_stays_on_the_one_that_the_socket_is_boun
     played = Played(snapshot=snapshot).client(speech("c1", model="sonic-turbo"))
     played.run(played.session.redialled(played.redials[0], Secret("sk_us"), played.now)).taken()
     assert played.client(speech("c2", model="sonic-3")).to_upstream == speech("c2", model="sonic-3")
+
+
+@pytest.mark.parametrize("played", [Played(), stt()])
+def test_a_quiet_session_is_left_to_the_provider_for_as_long_as_it_likes(played: Played) -> None:
+    """Public reports 18 and 39: the gateway never ends an idle session, and sends nothing of its own on it."""
+    for _ in range(590):  # its token ends after ten minutes
+        played.after(1.0)
+    assert set(played.log) <= {"Record"}
+    assert played.taken() == (b"", b"")
+
+
+def test_a_session_that_waits_to_say_why_it_ends_says_it_once() -> None:
+    """Found by fuzzing: a revocation inside a provider's message, then broken framing, made two close frames."""
+    answer = says(type="chunk", data="AAAA", done=False)
+    played = Played().provider(answer[:9]).revoked("token", "t1").client(b"\xf1\x80abcd")
+    played.provider(answer[9:])
+    told, _ = played.taken()
+    assert told == answer + close_frame(1008, "token_revoked: The token was revoked")
