@@ -1,4 +1,4 @@
-"""Peers that do not read, seen in the kernel's own record of real connections."""
+"""Peers that do not read, and peers that vanished, seen in the kernel's own record of real connections."""
 
 import asyncio
 import socket
@@ -6,6 +6,7 @@ import socket
 from gateway.edge.context import Limits
 from gateway.edge.liveness import Watch, probe
 from tests.doubles.cartesia_websocket import BINARY, Socket, SocketsDouble, sockets_double
+from tests.kit.deafness import go_deaf
 from tests.kit.sessions import STT, dial, sockets_edge
 from tests.kit.waiting import until
 
@@ -67,3 +68,42 @@ async def test_a_client_that_never_reads_ends_its_session_with_its_own_reason() 
         [settled] = gateway.recorder.settled
         assert (settled.closed_by, settled.reason, settled.outcome) == ("client", "stalled", "client_gone")
         client.writer.transport.abort()
+
+
+async def vanished(side: str, *, is_busy: bool) -> tuple[str, str, str]:
+    """Let one side of a session vanish, quiet or with data under way to it; return who, how and why it ended."""
+
+    async def speaks(double: SocketsDouble, socket: Socket) -> None:
+        await socket.send(BINARY, bytes(1000))
+        await double.go.wait()
+        await socket.send(BINARY, bytes(1000))
+
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        double.scripts["speaks"] = speaks
+        client = await dial(gateway, STT, "X-Double: speaks")
+        assert await client.frame() is not None
+        there = client if side == "client" else double.sockets[0]
+        go_deaf(there.writer.get_extra_info("socket"))
+        if is_busy and side == "client":
+            double.go.set()
+        elif is_busy:
+            await client.send(BINARY, bytes(1000))
+        if side == "provider":
+            async with asyncio.timeout(60):
+                while await client.frame() is not None:
+                    pass
+            client.writer.close()
+        await until(lambda: bool(gateway.recorder.settled), seconds=60)
+        [settled] = gateway.recorder.settled
+        client.writer.transport.abort()
+        return settled.closed_by, settled.outcome, settled.reason
+
+
+async def test_a_peer_that_vanished_is_found_dead_on_either_side_quiet_or_with_data_under_way() -> None:
+    cases = [("client", False), ("client", True), ("provider", False), ("provider", True)]
+    assert await asyncio.gather(*(vanished(side, is_busy=is_busy) for side, is_busy in cases)) == [
+        ("client", "client_gone", ""),
+        ("client", "client_gone", "half_open"),
+        ("provider", "upstream_fault", ""),
+        ("provider", "upstream_fault", "half_open"),
+    ]
