@@ -66,6 +66,18 @@ bench: $(STAMP) ## the gateway beside Envoy and nginx (writes docs/benchmarks.md
 bench-hot-path: $(STAMP) ## what one exchange costs in the process, without sockets; OPTIONS="--only tts"
 	@$(BIN)/python -m tests.bench.gateway_state.hot_path $(OPTIONS)
 
+bench-memory: $(STAMP) ## what idle sessions, slow readers, aborted streams and a 2 GB upload cost in memory; OPTIONS="idle slow"
+	@$(BIN)/python -m tests.bench.gateway.memory $(OPTIONS)
+
+bench-latency: $(STAMP) ## what the gateway adds to a request at 250 requests/s, beside Envoy; BENCH_PYTHON and BENCH_KIT as for bench
+	@$(BIN)/python -m tests.bench.gateway.latency $(OPTIONS)
+
+bench-stalls: $(STAMP) ## the loop's longest turn under 500 busy sessions while 100,000 grants come into force
+	@$(BIN)/python -m tests.bench.gateway.stalls $(OPTIONS)
+
+bench-tls: $(STAMP) ## the gateway beside Envoy and nginx with TLS towards SIDE=clients or SIDE=upstream
+	@$(BIN)/python -m tests.bench.gateway.tls $(or $(SIDE),upstream) $(OPTIONS)
+
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
 
@@ -84,4 +96,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-hot-path bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean

@@ -16,7 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,9 +66,9 @@ BENCH_PYTHON=/opt/bench/bin/python BENCH_KIT=../shared/bench make bench         
 """
 
 
-def workspace(jwks: bytes, control_plane: ControlPlane) -> Snapshot:
+def workspace(jwks: bytes, control_plane: ControlPlane, origin: str, ca_pem: bytes | None) -> Snapshot:
     """Return the workspace of the benchmark: one issuer, one user, one account at the upstream stand-in."""
-    account = Account(id="a1", workspace="w1", name="main", provider="cartesia", origin=UPSTREAM)
+    account = Account(id="a1", workspace="w1", name="main", provider="cartesia", origin=origin, ca_pem=ca_pem)
     return Snapshot(
         revision=1,
         created_at_ms=1,
@@ -88,11 +89,11 @@ def workspace(jwks: bytes, control_plane: ControlPlane) -> Snapshot:
     )
 
 
-async def publish(account: NatsAccount, jwks: bytes, folder: Path) -> dict[str, str]:
+async def publish(account: NatsAccount, jwks: bytes, folder: Path, origin: str, ca_pem: bytes | None) -> dict[str, str]:
     """Publish the workspace; return the variables that a gateway needs to follow it."""
     control_plane = ControlPlane(await account.connect())
     await control_plane.prepare()
-    await control_plane.publish(workspace(jwks, control_plane))
+    await control_plane.publish(workspace(jwks, control_plane, origin, ca_pem))
     await control_plane.client.close()
     seed = folder / "seed"
     seed.write_bytes(account.seeds["gateway"].reveal())
@@ -100,28 +101,38 @@ async def publish(account: NatsAccount, jwks: bytes, folder: Path) -> dict[str, 
         "GLOTTIS_NATS_URL": account.url,
         "GLOTTIS_NATS_SEED_FILE": str(seed),
         "GLOTTIS_GATEWAY_STATE_DIR": str(folder / "state"),
-        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": UPSTREAM,
+        "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": origin,
         "GLOTTIS_GATEWAY_LISTEN": f"127.0.0.1:{PORT}",
     }
 
 
-def is_current(native: Path) -> bool:
-    """Tell whether the compiled modules are those of this checkout."""
-    return all(
-        (ROOT / copy.relative_to(native)).exists() and (ROOT / copy.relative_to(native)).read_bytes() == copy.read_bytes()
-        for copy in native.rglob("*.py")
-    )
+def uses_native(*, is_pure: bool = False) -> bool:
+    """Tell whether the compiled modules are there and wanted; exit if they are not those of this checkout."""
+    if is_pure or not NATIVE.exists():
+        return False
+    for copy in NATIVE.rglob("*.py"):
+        source = ROOT / copy.relative_to(NATIVE)
+        if not source.exists() or source.read_bytes() != copy.read_bytes():
+            sys.exit("build/native was made of other sources: run `make native`, or measure with --pure.")
+    return True
 
 
-def run(folder: Path, rounds: int, seconds: int, only: str | None, is_native: bool) -> dict[str, dict[str, list[list[float]]]]:
-    """Return the kit's results: target -> kind -> rows of (rate, p50 ms, p99 ms, CPU µs a unit)."""
+@contextmanager
+def candidate(
+    folder: Path, *, is_native: bool, origin: str = UPSTREAM, ca_pem: bytes | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[Path]:
+    """Run the gateway on its core, fed by NATS, everything on; give the folder with the caller's token and the key set.
+
+    origin, ca_pem: of the upstream stand-in. more: variables of its own.
+    """
     subprocess.run([BENCH_PYTHON, KIT / "side_by_side.py", "keys", "--folder", folder / "keys"], check=True, cwd=folder)
     account = NatsAccount("bench", "", nats_seeds())
     with ExitStack() as stack:
         nats, child = stack.enter_context(nats_server(folder, {account.name: account.seeds}))
         os.sched_setaffinity(child.pid, {OTHER_CORE})
         account = replace(account, url=nats.url)
-        variables = asyncio.run(publish(account, (folder / "keys" / "jwks.json").read_bytes(), folder))
+        jwks = (folder / "keys" / "jwks.json").read_bytes()
+        variables = asyncio.run(publish(account, jwks, folder, origin, ca_pem)) | dict(more or {})
         # The spool belongs on a tmpfs, as in production.
         spool = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
         variables |= {"GLOTTIS_GATEWAY_SPOOL_DIR": spool}
@@ -132,7 +143,13 @@ def run(folder: Path, rounds: int, seconds: int, only: str | None, is_native: bo
         gateway = GatewayProcess(stack.enter_context(Child(pinned, folder / "gateway.log")))
         asyncio.run(gateway.child.until(gateway.is_ready))
         assert gateway.events("starting")[0]["is_compiled"] is is_native
-        kit = [BENCH_PYTHON, KIT / "side_by_side.py", "run", "--folder", folder / "keys"]
+        yield folder / "keys"
+
+
+def run(folder: Path, rounds: int, seconds: int, only: str | None, is_native: bool) -> dict[str, dict[str, list[list[float]]]]:
+    """Return the kit's results: target -> kind -> rows of (rate, p50 ms, p99 ms, CPU µs a unit)."""
+    with candidate(folder, is_native=is_native) as keys:
+        kit = [BENCH_PYTHON, KIT / "side_by_side.py", "run", "--folder", keys]
         options = ["--http", f"http://127.0.0.1:{PORT}/cartesia/tts/bytes", "--ws", STT, "--rounds", str(rounds)]
         options += ["--secs", str(seconds), "--json", folder / "results.json", *(["--only", only] if only else [])]
         subprocess.run([*kit, *options], check=True, cwd=folder)
@@ -187,9 +204,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (KIT / "side_by_side.py").exists():
         sys.exit(f"There is no benchmark kit at {KIT}: set BENCH_KIT to the folder that holds side_by_side.py.")
-    is_native = NATIVE.exists() and not options.pure
-    if is_native and not is_current(NATIVE):
-        sys.exit("build/native was made of other sources: run `make native`, or measure with --pure.")
+    is_native = uses_native(is_pure=options.pure)
     with tempfile.TemporaryDirectory() as folder:
         results = run(Path(folder), options.rounds, options.secs, options.only, is_native)
     text = report(results, options.rounds, options.secs, is_native)
