@@ -7,7 +7,7 @@ An idle connection has none; whatever arrives then makes the connection unusable
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 
 class Receiver(Protocol):
@@ -26,10 +26,14 @@ class Receiver(Protocol):
         """What was written has mostly left."""
 
 
+_SESSION_LOOKS: Final = 2
+"""how often a connection is asked for its TLS session: when it is warm, where TLS 1.3 has none yet, and after its first answer"""
+
+
 class UpstreamConnection(asyncio.Protocol):
     """A connection to one origin. `receiver`: the exchange that uses it, None while idle."""
 
-    __slots__ = ("_is_tls", "_on_lost", "_poll", "born_at", "idle_since", "is_lost", "receiver", "transport")
+    __slots__ = ("_is_tls", "_on_lost", "_poll", "born_at", "idle_since", "is_lost", "receiver", "session_looks", "transport")
 
     def __init__(self, on_lost: Callable[["UpstreamConnection"], None], now: float) -> None:
         self._on_lost = on_lost
@@ -37,6 +41,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = now
         self.receiver: Receiver | None = None
         self.is_lost = False
+        self.session_looks = _SESSION_LOOKS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport, and a way to look at its socket without reading."""

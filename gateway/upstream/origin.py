@@ -95,9 +95,10 @@ class Origin:
             connection.abort()
             return
         connection.receiver = None
-        connection.idle_since = now = self._clock()
-        if self.tls is not None and now - connection.born_at < self._settings.max_age_seconds:
-            self.tls.remember(connection.transport.get_extra_info("ssl_object"))
+        connection.idle_since = self._clock()
+        if self.tls is not None and connection.session_looks:
+            is_kept = self.tls.remember(connection.transport.get_extra_info("ssl_object"))
+            connection.session_looks = 0 if is_kept else connection.session_looks - 1
         self._idle.append(connection)
 
     async def dial(self) -> UpstreamConnection:

@@ -25,10 +25,16 @@ class ResumingContext(ssl.SSLContext):
             kwargs.setdefault("session", self._session)
         return super().wrap_bio(*args, **kwargs)
 
-    def remember(self, tls: ssl.SSLObject | None) -> None:
-        """Keep a connection's session for the next handshake. TLS 1.3 gives it after the first answer, not before."""
-        if tls is not None and (session := tls.session) is not None and session.has_ticket:
-            self._session = session
+    def remember(self, tls: ssl.SSLObject | None) -> bool:
+        """Keep a connection's session for the next handshake, and tell whether there was one to keep.
+
+        TLS 1.3 gives it after the first answer, not before. Asking costs a fifth of a millisecond: Python copies the
+        session, certificates and all, by writing it out and reading it back.
+        """
+        if tls is None or (session := tls.session) is None or not session.has_ticket:
+            return False
+        self._session = session
+        return True
 
 
 def context_for(ca_pem: bytes | None) -> ResumingContext:

@@ -15,6 +15,7 @@ from contracts.snapshot import Account
 from gateway.tasks import Tasks
 from gateway.upstream.faults import UpstreamFault
 from gateway.upstream.origin import Origin, PoolSettings
+from gateway.upstream.tls import ResumingContext
 from gateway.upstream.upstreams import Upstreams
 from glottis.certificates import ensure_certificates
 from tests.doubles.cartesia import CartesiaDouble, dead_origin
@@ -211,6 +212,28 @@ async def test_a_second_handshake_resumes_the_first_ones_session(tasks: Tasks, t
         assert second.transport.get_extra_info("ssl_object").session_reused is True
         await until(lambda: len(double.connections) == 2)
         assert [connection.is_resumed_tls for connection in double.connections] == [False, True]
+
+
+@pytest.mark.parametrize(("has_ticket", "times"), [(True, 1), (False, 2)])
+async def test_a_connection_is_asked_for_its_session_only_until_it_gave_one(
+    tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ticket: bool, times: int
+) -> None:
+    """Each look copies the session: a fifth of a millisecond, which every answer over TLS had cost."""
+    asked: list[object] = []
+
+    def remember(_: ResumingContext, tls: object) -> bool:
+        asked.append(tls)
+        return has_ticket
+
+    monkeypatch.setattr(ResumingContext, "remember", remember)
+    async with CartesiaDouble(server_context(tmp_path)) as double:
+        origin = Origin(account(double.origin, ca_pem=authority(tmp_path)), pool(double.origin), tasks, Clock())
+        connection = await origin.dial()
+        for _ in range(4):
+            origin.give_back(connection)
+        connection.abort()
+
+    assert len(asked) == times
 
 
 async def test_a_certificate_of_another_authority_is_a_fault_of_the_tls_phase(tasks: Tasks, tmp_path: Path) -> None:
