@@ -111,6 +111,9 @@ _MOST_READ_BYTES: Final = 64 * 1024
 _MOST_HASHED: Final = 1_000_000
 """characters of a context after which its texts are no longer kept for the hash: a context may go on for hours"""
 
+_BEGINS_CREDENTIAL: Final = 4
+"""bytes at the end of a read that are taken for the beginning of the credential"""
+
 _NO_FACTS: Final = Facts()
 
 _IDLE_REASON: Final = b"connection idle timeout"
@@ -148,6 +151,7 @@ class Session:
         "_is_redialling",
         "_judge",
         "_judged",
+        "_kept",
         "_last_ping",
         "_last_words",
         "_limits",
@@ -196,6 +200,7 @@ class Session:
         self._random = random_bytes
         self._secret = credential
         self._clear = credential.reveal()
+        self._kept = b""  # of the provider's last read, what may be the beginning of the credential
         judged = route.endpoint.judged == "message"
         self._gate = Gate(limits.judged_message_bytes) if judged else None
         self._client = None if judged else Walker("client", limits.message_bytes)
@@ -266,6 +271,34 @@ class Session:
 
     def from_upstream(self, data: bytes, now: float) -> list[Command]:
         """Take what the provider sent. `FORWARD`: it passes to the client as it came."""
+        if data[-1] in self._clear or self._kept:
+            whole = self._without_half_a_credential(data)
+            if whole is not data:
+                return self._passed(whole, now)
+        return self._from_upstream(data, now)
+
+    def _without_half_a_credential(self, data: bytes) -> bytes:
+        """Keep back the end of a read if it may be the beginning of the credential; the next read begins with it.
+
+        Four bytes have to fit: nothing that a provider says by chance is held up by that, and fewer give nothing away.
+        """
+        clear = self._clear
+        if self._kept:
+            data, self._kept = self._kept + data, b""
+        at = data.find(clear[:_BEGINS_CREDENTIAL], max(0, len(data) - len(clear) + 1))
+        while at >= 0:
+            if clear.startswith(data[at:]):
+                self._kept = data[at:]
+                return data[:at]
+            at = data.find(clear[:_BEGINS_CREDENTIAL], at + 1)
+        return data
+
+    def _passed(self, data: bytes, now: float) -> list[Command]:
+        """Take bytes of the provider's that are not what the relay holds: it cannot forward them by itself."""
+        commands = self._from_upstream(data, now) if data else []
+        return [ToClient(data)] if commands is FORWARD else commands
+
+    def _from_upstream(self, data: bytes, now: float) -> list[Command]:
         upstream = self._upstream
         if upstream.is_over:
             return []
@@ -347,6 +380,8 @@ class Session:
         out: list[Command] = []
         if self._upstream_ended or self._has_finished:
             return out
+        kept, self._kept = self._kept, b""
+        out += self._passed(kept, now)
         self._upstream_ended = True
         self._takes = False
         self._own.clear()
@@ -470,6 +505,7 @@ class Session:
         self.route = self._bound = replace(route, model="")
         self._secret = credential
         self._clear = credential.reveal()
+        self._kept = b""
         self._is_redialling = False
         self._judged.clear()
         if self._ending:

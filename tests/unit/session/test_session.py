@@ -438,6 +438,29 @@ def test_a_credential_in_an_error_is_masked_to_equal_length() -> None:
     assert "credential_in_answer" in played.log
 
 
+@pytest.mark.parametrize("cut", range(4, len(CREDENTIAL)))
+def test_a_credential_that_is_cut_in_two_by_a_read_is_masked_whole(cut: int) -> None:
+    error = says(type="error", message=f"bad key {CREDENTIAL}", status_code=401, done=True)
+    at = error.index(CREDENTIAL.encode()) + cut
+    played = Played().provider(error[:at]).provider(error[at:])
+    assert bytes(played.to_client) == error.replace(CREDENTIAL.encode(), b"*" * 28)
+
+
+def test_what_only_begins_like_a_credential_passes_with_the_next_read() -> None:
+    answer = says(type="chunk", data=f"AAAA{CREDENTIAL[:9]}AAAA", done=False)
+    at = answer.index(CREDENTIAL[:9].encode()) + 9
+    played = Played().provider(answer[:at])
+    assert bytes(played.to_client) == answer[: at - 9]
+    assert bytes(played.provider(answer[at:]).to_client) == answer
+
+
+def test_what_only_begins_like_a_credential_passes_before_the_end_of_the_providers_connection() -> None:
+    half = says(type="chunk", data=CREDENTIAL[:9])[:-2]
+    played = Played().provider(half)
+    played.run(played.session.upstream_ended(played.now))
+    assert bytes(played.to_client) == half
+
+
 def test_a_credential_in_a_close_reason_is_masked() -> None:
     played = stt().provider(close_frame(1008, f"bad key {CREDENTIAL}"))
     assert played.close_to_client() == (1008, "bad key " + "*" * 28)
