@@ -101,6 +101,12 @@ class Chain:
     workers_wire: Wire
     clickhouse_wire: Wire
     traffic: Traffic
+    callers: list[asyncio.Future[None]] = field(default_factory=list)
+
+    async def silence(self) -> None:
+        """Let every caller finish the call that it is in, and make no other."""
+        self.traffic.is_over = True
+        await asyncio.gather(*self.callers)
 
     async def kill(self, child: Child, away_seconds: float) -> None:
         """End a process as `kill -9` does, and start it again after a while."""
@@ -199,12 +205,11 @@ async def running_chain(folder: Path) -> AsyncIterator[Chain]:
             pod, provider, nats, account, nats_child, clickhouse_child, direct, aggregator, exporter, receiver, gateway_wire,
             workers_wire, clickhouse_wire, Traffic(f"http://127.0.0.1:{port}"),
         )  # fmt: skip
-        callers = [asyncio.ensure_future(chain.traffic.run()) for _ in range(CALLERS)]
+        chain.callers += [asyncio.ensure_future(chain.traffic.run()) for _ in range(CALLERS)]
         try:
             yield chain
         finally:
-            chain.traffic.is_over = True
-            await asyncio.gather(*callers)
+            await chain.silence()
 
 
 def _start_servers(servers: ExitStack, home: Path, seeds: Any) -> tuple[Nats, Child, int, Path, Child]:

@@ -43,8 +43,7 @@ def plans() -> list[Any]:
 
 async def recovered(chain: Chain) -> None:
     """End the traffic and the gateway, and wait until everything that was published is stored."""
-    chain.traffic.is_over = True
-    await asyncio.sleep(0)
+    await chain.silence()
     await chain.nats_child.until(lambda: chain.nats.is_ready(chain.account.seeds["admin"], ADMIN_PERMISSIONS))
     await chain.pod.ready()
     status = await asyncio.to_thread(chain.pod.gateway.child.stop)
