@@ -90,10 +90,22 @@ setup(name="glottis-native", packages=[], py_modules=[], ext_modules=made, scrip
 _EVALUATED: Final = frozenset(("bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"))
 
 
-def unreadable_annotations(module: str) -> list[str]:
-    """Return the annotations of attributes that would fail at import: mypyc looks for other built-in types in the module.
+def protocols() -> frozenset[str]:
+    """Return the names of the packages' Protocol classes."""
+    return frozenset(
+        node.name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
+    )
 
-    In a dataclass it does so also where they are quoted.
+
+def unreadable_attributes(module: str, protocols: frozenset[str]) -> list[str]:
+    """Return the attributes of classes that mypyc translates without a word, and that fail when they are used.
+
+    It looks for all but a few built-in types in the module, in a dataclass also where they are quoted; and it does not set
+    a default of None on the class where the other type is a Protocol.
     """
     found = []
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
@@ -104,6 +116,8 @@ def unreadable_annotations(module: str) -> list[str]:
             if not isinstance(line, ast.AnnAssign):
                 continue
             name = ast.unparse(line.annotation)
+            if not is_dataclass and isinstance(line.value, ast.Constant) and protocols & set(name.split(" | ")):
+                found.append(f"{module}:{line.lineno}: set the default in __init__, for a Protocol")
             if is_dataclass:
                 name = name.strip("'\"")
             if hasattr(builtins, name) and name not in _EVALUATED:
@@ -113,7 +127,8 @@ def unreadable_annotations(module: str) -> list[str]:
 
 def build(target: Path, code: str) -> None:
     """Put copies of the packages into the folder, and run the code on those that are to be compiled."""
-    if found := [line for module in MODULES for line in unreadable_annotations(module)]:
+    known = protocols()
+    if found := [line for module in MODULES for line in unreadable_attributes(module, known)]:
         sys.exit("\n".join(found))
     for package in PACKAGES:
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
