@@ -1,10 +1,12 @@
 """The names on the bus, and who may use which.
 
-One table for every process, for the embedded server's configuration and for the Helm chart. Gateways read configuration
-and write events; nobody else writes events; gateways neither write configuration nor consume, purge, delete or
-acknowledge event streams. Each role has an inbox prefix of its own, so that no role can read another's replies.
+One table for every process, for the embedded server's configuration and for the Helm chart. Gateways read configuration,
+write events and hold the leases of single-use tokens; nobody else writes events; gateways neither write configuration nor
+consume, purge, delete or acknowledge event streams. Each role has an inbox prefix of its own, so that no role can read
+another's replies.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 CONFIG_BUCKET = "glottis_config"
@@ -14,6 +16,10 @@ EXPORTS_KEY = "exports"
 CHUNK_PREFIX = "chunk."
 
 REVOCATIONS_BUCKET = "glottis_revocations"
+
+SESSIONS_BUCKET = "glottis_sessions"
+SESSION_LEASE_SECONDS = 30
+"""how long the entry of a single-use token's open session stays without being written again: the bucket's age limit"""
 
 USAGE_STREAM = "GLOTTIS_USAGE"
 SPANS_STREAM = "GLOTTIS_SPANS"
@@ -42,6 +48,11 @@ def chunk_key(name: str) -> str:
 def revocation_key(workspace: str, kind: str, target: str) -> str:
     """Return the key of a revocation or of an end-session command (kind `session`, target the exchange)."""
     return f"{workspace}.{kind}.{target}"
+
+
+def session_lease_key(workspace: str, token: str) -> str:
+    """Return the key that a single-use token's open session holds; token: its `jti`, which may hold any characters."""
+    return f"{workspace}.{hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
 def usage_subject(workspace: str) -> str:
@@ -93,6 +104,12 @@ def _watcher_of(bucket: str) -> tuple[str, ...]:
     )
 
 
+def _holder_in(bucket: str) -> tuple[str, ...]:
+    """What taking, keeping and giving back keys of one's own asks of JetStream: no watch, and no key is ever listed."""
+    stream = f"KV_{bucket}"
+    return (f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.DIRECT.GET.{stream}.>", f"$KV.{bucket}.>")
+
+
 def _reader_of(stream: str, *consumers: str) -> tuple[str, ...]:
     """What a durable pull consumer asks of JetStream."""
     subjects = [f"$JS.API.STREAM.INFO.{stream}"]
@@ -120,6 +137,7 @@ ROLES: dict[str, Permissions] = {
             "$JS.API.INFO",
             *_watcher_of(CONFIG_BUCKET),
             *_watcher_of(REVOCATIONS_BUCKET),
+            *_holder_in(SESSIONS_BUCKET),
             USAGE_SUBJECTS,
             SPANS_SUBJECTS,
             POD_SUBJECTS,

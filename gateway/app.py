@@ -34,6 +34,7 @@ from gateway.state.feed import Feed, Observer
 from gateway.state.fetch import DocumentFetcher
 from gateway.state.key_sets import KeySets
 from gateway.state.last_known_good import LastKnownGood
+from gateway.state.leases import Leases
 from gateway.state.sessions import SessionTeller
 from gateway.state.snapshot import SnapshotStore
 from gateway.state.status import StatusTeller
@@ -94,6 +95,9 @@ class Gateway:
             self._store, fetcher, self._tasks, time.monotonic, lambda result: METRICS.key_set_fetches.labels(result).inc()
         )
         self._context = context = self._edge_context(sink, credentials, key_sets)
+        if self._bus is not None:
+            context.leases = leases = Leases(self._bus, self._tasks, time.monotonic, self._end)
+            self._tasks.keep("single-use leases", leases.keep)
         self._store.on_end_session = self._end_session
         self._store.subscribe(self._world_changed.set)
         self._tasks.keep("key sets", key_sets.run)
@@ -238,6 +242,11 @@ class Gateway:
                 exchange.world_changed(time.time())
                 if not number % _JUDGED_AT_ONCE:
                     await asyncio.sleep(0)
+
+    def _end(self, request_id: str, reason: str) -> None:
+        exchange = self._context.open.get(request_id)
+        if exchange is not None:
+            exchange.end(reason)
 
     def _end_session(self, command: EndSession) -> None:
         exchange = self._context.open.get(command.exchange)

@@ -116,6 +116,14 @@ TABLE: dict[str, Rule] = {
         "The single-use token already has an open session",
         "Close the other session or mint another token.",
     ),
+    "single_use_unavailable": Rule(
+        503,
+        1013,
+        "Service Unavailable",
+        "It cannot be told now whether the single-use token has an open session",
+        "Try again shortly, or use a token that is not single-use.",
+        True,
+    ),
     "cannot_mint": Rule(
         403, POLICY, "Forbidden", "An access token cannot mint another", "Use the token that it was derived from."
     ),

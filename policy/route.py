@@ -47,6 +47,13 @@ class Caller:
     record: Principal | None = field(default=None, repr=False, compare=False)
     """the record that kind, name and teams were taken from; None: the subject is admitted without one"""
 
+    @property
+    def single_use_token(self) -> str:
+        """Return the token that the one open session is counted for: an access token shares its parent's."""
+        if self.issuer.kind == "access_token" and self.parent_token_id is not None:
+            return self.parent_token_id
+        return self.token_id
+
 
 @dataclass(frozen=True, slots=True)
 class NeedKeys:

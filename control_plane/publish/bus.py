@@ -27,7 +27,9 @@ from contracts.subjects import (
     MANIFEST_KEY,
     POD_SUBJECTS,
     REVOCATIONS_BUCKET,
+    SESSION_LEASE_SECONDS,
     SESSION_SUBJECTS,
+    SESSIONS_BUCKET,
     SPANS_STREAM,
     SPANS_SUBJECTS,
     USAGE_STREAM,
@@ -134,9 +136,14 @@ class Bus:
                 allow_rollup_hdrs=True,
                 allow_direct=True,
                 deny_delete=True,
-                duplicate_window=120,
+                duplicate_window=min(120, max_age_seconds or 120),
+                max_age=max_age_seconds,
             )
-            for bucket in (CONFIG_BUCKET, REVOCATIONS_BUCKET)
+            for bucket, max_age_seconds in (
+                (CONFIG_BUCKET, 0),
+                (REVOCATIONS_BUCKET, 0),
+                (SESSIONS_BUCKET, SESSION_LEASE_SECONDS),
+            )
         )
         # Usage has one reader and is gone once it is stored; spans stay until every reader that exists has them.
         events = tuple(

@@ -14,7 +14,7 @@ from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer
 from gateway.tasks import Tasks
 from gateway.upstream.upstreams import Upstreams
-from policy.decide import Route, World
+from policy.decide import Caller, Route, World
 from policy.facts import RequestHead
 from policy.refusal import Refusal
 from policy.usage import Settled, SettledContext, Tally
@@ -77,6 +77,20 @@ class Recorder(Protocol):
 
     def settle_context(self, context: SettledContext) -> None:
         """End one context of a session: its usage, its span, its metrics."""
+
+
+class Lease(Protocol):
+    """The right of an exchange to be the one that its single-use token has open."""
+
+    def release(self) -> None:
+        """Give the right back; never waits."""
+
+
+class Leases(Protocol):
+    """Gives out leases."""
+
+    def take(self, caller: Caller, holder: str) -> Awaitable[Lease | Refusal]:
+        """Return the lease of the caller's single-use token, or why there is none. holder: the exchange's request id."""
 
 
 class OpenExchange(Protocol):
@@ -155,6 +169,11 @@ class Addresses:
             self._counts.pop(address, None)
 
 
+async def lease_of(context: "EdgeContext", caller: Caller, holder: str) -> Lease | Refusal:
+    """Return the lease of a single-use token's one open session, or why there is none."""
+    return Refusal("single_use_unavailable") if context.leases is None else await context.leases.take(caller, holder)
+
+
 @dataclass(slots=True)
 class EdgeContext:
     """The edge's whole surroundings. One a process."""
@@ -178,6 +197,8 @@ class EdgeContext:
     """the WebSocket relay; None: upgrades are refused"""
     mint_access_token: Callable[[Route, bytes, float], bytes | Refusal] | None = None
     """answers `POST /access-token`: (route, request body, now) -> JSON body; None: this pod cannot mint"""
+    leases: Leases | None = None
+    """counts the open sessions of single-use tokens; None: this pod cannot, and refuses such tokens"""
     open: OpenExchanges = field(default_factory=OpenExchanges)
     addresses: Addresses = field(default_factory=Addresses)
     is_draining: bool = False

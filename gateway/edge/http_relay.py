@@ -18,7 +18,7 @@ from contracts.events import Outcome
 from contracts.secret import Secret
 from gateway import http1
 from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_answer
-from gateway.edge.context import EdgeContext
+from gateway.edge.context import EdgeContext, Lease, lease_of
 from gateway.edge.masking import Masker
 from gateway.edge.metering import AnswerMeter, NoMeter, answer_meter
 from gateway.state.credentials import NoCredential
@@ -106,6 +106,8 @@ class Exchange:
     """when audio last came"""
     _tally: Tally | None = None
     _is_ending = False
+    _lease: Lease | None = None
+    """of a single-use token, while this exchange is the one that it has open"""
 
     def __init__(self, edge: ClientConnection, request: http1.Request, head: Repeated) -> None:
         context = edge.context
@@ -366,6 +368,10 @@ class Exchange:
         settled.caller = route.caller
         settled.endpoint = route.endpoint
         context = self.context
+        if route.caller.is_single_use and self._lease is None and route.endpoint.metering != "none":
+            self._intake = Exchange._keep if self._form is None else Exchange._keep_form
+            context.tasks.start("take a lease for a request", self._leased(admit))
+            return
         settled.credential_asked_at = context.clock()
         try:
             self._credential = context.credentials.of(route.account)
@@ -384,6 +390,19 @@ class Exchange:
             self._send(connection, now)
             return
         self._dial(origin)
+
+    async def _leased(self, admit: Admit) -> None:
+        """Go on once this exchange is the only one that its single-use token has open."""
+        with self._one_request():
+            lease = await lease_of(self.context, admit.route.caller, self.request_id)
+            if isinstance(lease, Refusal):
+                if not self._is_over:
+                    self._refuse(lease)
+            elif self._is_over:
+                lease.release()
+            else:
+                self._lease = lease
+                self._go(admit)
 
     def _dial(self, origin: Origin) -> None:
         self._intake = Exchange._keep if self._form is None else Exchange._keep_form
@@ -884,6 +903,8 @@ class Exchange:
         """Hand over what is known; called exactly once."""
         context = self.context
         context.open.discard(self.request_id)
+        if self._lease is not None:
+            self._lease.release()
         settled = self.settled
         settled.outcome = outcome
         settled.is_owed = is_owed = self._is_owed

@@ -15,7 +15,7 @@ import structlog
 from contracts.events import LiveSession, Outcome
 from contracts.secret import Secret
 from gateway.edge.answers import own_answer
-from gateway.edge.context import EdgeContext
+from gateway.edge.context import EdgeContext, Lease, lease_of
 from gateway.edge.liveness import Watch, probe
 from gateway.edge.masking import Masker
 from gateway.edge.websocket_handshake import Answer, HandshakeReader, asked_key, leads_elsewhere, refusal_head, switching_head
@@ -77,6 +77,7 @@ class Relay(asyncio.Protocol):
         "_is_redialling",
         "_is_upstream_full",
         "_key",
+        "_lease",
         "_opening",
         "_seen",
         "_session",
@@ -105,6 +106,7 @@ class Relay(asyncio.Protocol):
                 settled.traceparent = value
             elif name.lower() == b"tracestate":
                 settled.tracestate = value
+        self._lease: Lease | None = None
         self._session: Session | None = None
         self._upstream: _UpstreamSide | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -271,6 +273,12 @@ class Relay(asyncio.Protocol):
             raise RuntimeError("a handshake's facts stand in its head or in its messages")
         route = decision.route
         settled.caller, settled.endpoint, settled.route = route.caller, route.endpoint, route
+        if route.caller.is_single_use:
+            lease = await lease_of(context, route.caller, self.request_id)
+            if isinstance(lease, Refusal):
+                self._refuse(lease)
+                return
+            self._lease = lease
         credential = self._credential_of(route)
         if credential is None:
             self._refuse(Refusal("credential_unavailable"))
@@ -470,6 +478,8 @@ class Relay(asyncio.Protocol):
         context = self._context
         context.open.discard(self.request_id)
         context.addresses.leave(self._head.peer)
+        if self._lease is not None:
+            self._lease.release()
         context.recorder.settle(self._settled)
 
     # ---- the session's commands

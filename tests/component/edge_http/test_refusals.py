@@ -11,7 +11,7 @@ from contracts.snapshot import Issuer
 from gateway.edge.context import Limits
 from tests.doubles.cartesia import CartesiaDouble
 from tests.kit.edge import JSON_BODY, Client, Edge, alice, edge, request, speak, workspace_at
-from tests.kit.identities import IDP, idp_token, jwks, signing_key
+from tests.kit.identities import IDP, idp_token, jwks, own_token, signing_key
 from tests.kit.waiting import until
 
 
@@ -344,3 +344,21 @@ async def test_a_revocation_lets_audio_of_sent_text_drain_for_a_while_and_then_c
         assert (settled.outcome, settled.reason) == ("ended", "token_revoked")
         double.go.set()
         await until(lambda: double.connections[0].gone.is_set())
+
+
+async def test_a_single_use_token_is_refused_where_its_open_sessions_cannot_be_counted(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    token = own_token(kind="browser", is_single_use=True)
+    body = JSON_BODY.replace(b"sonic-3", b"sonic-turbo")
+
+    await client.send(request("POST", "/cartesia/tts/bytes", "Content-Type: application/json", body=body, token=token))
+    refused = await client.answer()
+    await client.send(request("GET", "/cartesia/voices", token=token))
+    read = await client.answer()
+
+    assert (refused.status, json.loads(refused.body)["error_code"]) == (503, "single_use_unavailable")
+    assert read.status == 200
+    assert [one.target for one in double.requests] == ["/voices"]
+    (settled, _) = await gateway.settled(2)
+    assert (settled.outcome, settled.reason) == ("refused", "single_use_unavailable")

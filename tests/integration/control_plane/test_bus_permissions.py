@@ -20,6 +20,8 @@ from contracts.subjects import (
     MANIFEST_KEY,
     REVOCATIONS_BUCKET,
     ROLES,
+    SESSION_LEASE_SECONDS,
+    SESSIONS_BUCKET,
     SPANS_EXPORT_CONSUMER,
     SPANS_STORE_CONSUMER,
     SPANS_STREAM,
@@ -31,7 +33,7 @@ from control_plane.publish import Bus, BusSettings
 from tests.kit.services import NatsAccount
 from tests.kit.waiting import until
 
-CONFIG, REVOCATIONS = f"$KV.{CONFIG_BUCKET}", f"$KV.{REVOCATIONS_BUCKET}"
+CONFIG, REVOCATIONS, SESSIONS = (f"$KV.{bucket}" for bucket in (CONFIG_BUCKET, REVOCATIONS_BUCKET, SESSIONS_BUCKET))
 
 MAY_NOT_PUBLISH = {
     "gateway": (
@@ -44,6 +46,10 @@ MAY_NOT_PUBLISH = {
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.KV_{CONFIG_BUCKET}",
         f"$JS.API.STREAM.PURGE.KV_{REVOCATIONS_BUCKET}",
+        f"$JS.API.STREAM.PURGE.KV_{SESSIONS_BUCKET}",
+        f"$JS.API.STREAM.UPDATE.KV_{SESSIONS_BUCKET}",
+        f"$JS.API.STREAM.MSG.GET.KV_{SESSIONS_BUCKET}",
+        f"$JS.API.CONSUMER.CREATE.KV_{SESSIONS_BUCKET}",
         f"$JS.API.STREAM.MSG.DELETE.{USAGE_STREAM}",
         f"$JS.API.STREAM.MSG.GET.{USAGE_STREAM}",
         f"$JS.API.DIRECT.GET.{USAGE_STREAM}",
@@ -62,6 +68,8 @@ MAY_NOT_PUBLISH = {
         "glottis.spans.acme",
         "glottis.pods.pod",
         "glottis.sessions.pod",
+        f"{SESSIONS}.acme.t",
+        f"$JS.API.DIRECT.GET.KV_{SESSIONS_BUCKET}.{SESSIONS}.acme.t",
         f"$JS.API.STREAM.DELETE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{SPANS_STREAM}",
@@ -78,6 +86,7 @@ MAY_NOT_PUBLISH = {
         "glottis.sessions.pod",
         f"{CONFIG}.{MANIFEST_KEY}",
         f"{REVOCATIONS}.acme.token.t",
+        f"{SESSIONS}.acme.t",
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.DELETE.{USAGE_STREAM}",
         f"$JS.API.CONSUMER.MSG.NEXT.{SPANS_STREAM}.{SPANS_EXPORT_CONSUMER}",
@@ -90,6 +99,7 @@ MAY_NOT_PUBLISH = {
         "glottis.spans.acme",
         f"{CONFIG}.{MANIFEST_KEY}",
         f"{REVOCATIONS}.acme.token.t",
+        f"{SESSIONS}.acme.t",
         f"$JS.API.STREAM.INFO.{USAGE_STREAM}",
         f"$JS.API.CONSUMER.CREATE.{USAGE_STREAM}.{USAGE_CONSUMER}",
         f"$JS.API.CONSUMER.MSG.NEXT.{USAGE_STREAM}.{USAGE_CONSUMER}",
@@ -190,6 +200,20 @@ async def test_a_gateway_reads_and_watches_configuration_and_publishes_events(bu
         assert (await watcher.updates()).value == b"revocation"
         assert (await streams.publish("glottis.usage.acme", b"event", headers={"Nats-Msg-Id": "1"})).stream == USAGE_STREAM
         assert acting.errors == []
+
+
+async def test_a_gateway_holds_one_lease_of_a_single_use_token_and_gives_it_back(bus: NatsAccount) -> None:
+    async with acting_as(bus, "gateway") as one, acting_as(bus, "gateway") as other:
+        held, wanted = [await role.client.jetstream().key_value(SESSIONS_BUCKET) for role in (one, other)]
+        revision = await held.create("acme.t", b"r1")
+        with pytest.raises(nats.js.errors.KeyWrongLastSequenceError):
+            await wanted.create("acme.t", b"r2")
+        revision = await held.update("acme.t", b"r1", last=revision)
+        await held.delete("acme.t", last=revision)
+        assert await wanted.create("acme.t", b"r2") > revision
+        status = await held.status()
+        assert (status.ttl, status.history) == (SESSION_LEASE_SECONDS, 1)
+        assert one.errors + other.errors == []
 
 
 async def test_usage_goes_from_a_gateway_to_the_aggregator_and_is_gone_when_acknowledged(bus: NatsAccount) -> None:
