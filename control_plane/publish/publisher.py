@@ -9,7 +9,7 @@ that a publisher which lost its lock unawares cannot put an older one over a new
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import asyncpg
@@ -20,11 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from contracts import codec, manifest
+from contracts import codec, manifest, revocations, signing
 from contracts.events import PodStatus
 from contracts.exports import ExportTargets
 from contracts.prices import PriceBook
-from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import KINDS
 from contracts.subjects import CONFIG_BUCKET, EXPORTS_KEY, PRICES_KEY, REVOCATIONS_BUCKET, chunk_key
@@ -88,6 +87,7 @@ class Publisher:
         self._database = database
         self._bus_settings = bus_settings
         self._settings = settings
+        self._public_key = signing.public_key_of(settings.manifest_key)
         self._clock = clock
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -208,7 +208,7 @@ class Publisher:
                 changed: dict[str, list[str] | None] = dict.fromkeys(KINDS, None)
                 prices = await reader.all_prices(connection)
                 targets = await reader.all_export_targets(connection)
-                await bus.put_all(REVOCATIONS_BUCKET, await reader.live_revocations(connection, self._clock()))
+                await self._announce(bus, await reader.live_revocations(connection, self._clock()))
             else:
                 changed = {kind: sorted(ids) for kind, ids in batch.changed.items() if kind in KINDS}
                 if "prices" in batch.changed:
@@ -217,7 +217,7 @@ class Publisher:
                     targets = await reader.all_export_targets(connection)
             # Revocations do not wait for the rows to be read.
             if batch.revocations:
-                await bus.put_all(REVOCATIONS_BUCKET, list(batch.revocations))
+                await self._announce(bus, batch.revocations)
             await self._read_into(ledger, connection, changed)
         if batch.is_rebuild:
             found = await bus.manifest()
@@ -252,6 +252,16 @@ class Publisher:
         if started - self._swept_at > _SWEEP_SECONDS:
             await self._sweep(bus, set(names))
             self._swept_at = started
+
+    async def _announce(self, bus: Bus, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Sign revocations and session commands, and write them. entries: key, encoded command."""
+
+        def signed() -> list[tuple[str, bytes]]:
+            key = self._settings.manifest_key
+            return [(name, revocations.signed(revocations.unsigned(name, body), key)) for name, body in entries]
+
+        # In a thread: after a long outage there are thousands, and the API is served by the same loop.
+        await bus.put_all(REVOCATIONS_BUCKET, await asyncio.to_thread(signed))
 
     async def _read_into(self, ledger: Ledger, connection: AsyncConnection, changed: dict[str, list[str] | None]) -> None:
         for kind, ids in changed.items():
@@ -290,7 +300,7 @@ class Publisher:
         self._signed_at = now
 
     async def _sweep(self, bus: Bus, needed: set[str]) -> None:
-        """Remove chunks that no manifest has named for a while, and revocations that can hit nothing any more."""
+        """Remove chunks that no manifest has named for a while, and revocations that can hit nothing, or are not ours."""
         now = time.monotonic()
         for name in self._names - needed:
             self._unneeded.setdefault(name, now)
@@ -304,7 +314,14 @@ class Publisher:
         now_ms = self._clock() * 1000
         for key in await bus.keys(REVOCATIONS_BUCKET):
             value = await bus.get(REVOCATIONS_BUCKET, key)
-            expires = None if value is None else _expiry_of(key, value)
+            if value is None:
+                continue
+            try:
+                expires = revocations.opened(key, value, (self._public_key,)).expires_ms
+            except revocations.CommandRefused as refusal:
+                # An older release's, or a stranger's: gateways refuse it, and what is still good was written anew.
+                log.warning("revocation removed that is not ours", key=key, reason=refusal.reason)
+                expires = 0
             if expires is not None and expires < now_ms:
                 await bus.remove(REVOCATIONS_BUCKET, key)
 
@@ -312,16 +329,6 @@ class Publisher:
 def _revision_of(data: bytes) -> int:
     """Return the revision that a manifest in the bucket claims, signed by us or not: ours must be above it."""
     try:
-        return codec.decode(codec.decode(data, manifest.SignedManifest).body, manifest.Manifest).revision
+        return codec.decode(codec.decode(data, signing.SignedBody).body, manifest.Manifest).revision
     except codec.Undecodable:
         return 0
-
-
-def _expiry_of(key: str, value: bytes) -> int | None:
-    try:
-        if key.split(".")[1:2] == ["session"]:
-            return codec.decode(value, EndSession).expires_ms
-        return codec.decode(value, Revocation).expires_ms
-    except codec.Undecodable:
-        log.warning("revocation cannot be read", key=key)
-        return None

@@ -8,9 +8,8 @@ from contracts import codec
 from contracts.claims import AUDIENCE
 from contracts.exports import ExportTarget
 from contracts.prices import Price
-from contracts.revocations import Revocation
+from contracts.revocations import Revocation, key_of
 from contracts.snapshot import Account, Credential, Grant, Issuer, Model, Principal, Sealed, Team, Workspace
-from contracts.subjects import revocation_key
 
 Row = Mapping[str, Any]  # Any: a row's values are typed by its table
 
@@ -189,7 +188,7 @@ def export_target_record(row: Row) -> ExportTarget:
 
 
 def revocation_entry(row: Row) -> tuple[str, bytes]:
-    """Return key and value of the revocation of a token's row."""
+    """Return key and encoded value, to be signed, of the revocation of a token's row."""
     revocation = Revocation(
         workspace=row["workspace"],
         kind="token",
@@ -197,7 +196,7 @@ def revocation_entry(row: Row) -> tuple[str, bytes]:
         at_ms=_ms(row["revoked_at"]),
         expires_ms=_ms(row["expires_at"] + CLOCK_ALLOWANCE),
     )
-    return revocation_key(row["workspace"], "token", row["id"]), codec.encode(revocation)
+    return key_of(revocation), codec.encode(revocation)
 
 
 def _ms(moment: datetime) -> int:

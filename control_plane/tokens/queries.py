@@ -43,7 +43,8 @@ async def schedule(connection: AsyncConnection, token_id: str, at: datetime) -> 
 
 
 async def announce(connection: AsyncConnection, workspace: str, payloads: Iterable[tuple[str, bytes]]) -> None:
-    """Put revocations or session commands into the outbox. payloads: key in the bucket, encoded value."""
+    """Put revocations or session commands into the outbox. payloads: key in the bucket, encoded value, which the
+    publisher signs."""
     rows = [{"workspace": workspace, "kind": "revocations", "ids": [key], "payload": payload} for key, payload in payloads]
     if rows:
         await connection.execute(insert(outbox), rows)

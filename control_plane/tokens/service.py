@@ -15,8 +15,7 @@ import jwt
 import msgspec
 
 from contracts import claims, codec
-from contracts.revocations import EndSession
-from contracts.subjects import revocation_key
+from contracts.revocations import EndSession, key_of
 from control_plane.kit import rows
 from control_plane.kit.database import Database
 from control_plane.kit.problems import Problem, invalid, not_found
@@ -188,8 +187,7 @@ async def end_session(unit: Unit, exchange: str) -> None:
         at_ms=_ms(unit.now),
         expires_ms=_ms(unit.now + _SESSION_COMMAND_LIFETIME),
     )
-    key = revocation_key(unit.workspace, "session", exchange)
-    await queries.announce(unit.connection, unit.workspace, [(key, codec.encode(command))])
+    await queries.announce(unit.connection, unit.workspace, [(key_of(command), codec.encode(command))])
     await wake_publisher(unit.connection)
     unit.record("end_session", "session", exchange, exchange)
 

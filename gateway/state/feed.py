@@ -19,9 +19,9 @@ import nats.js.errors
 import structlog
 from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
 
-from contracts import codec, manifest, subjects
+from contracts import codec, manifest, revocations, subjects
 from contracts.manifest import Manifest, ManifestRefused
-from contracts.revocations import EndSession, Revocation
+from contracts.revocations import CommandRefused, EndSession, Revocation
 from contracts.snapshot import Chunk, snapshot_of
 from gateway.bus import Bus
 from gateway.state.last_known_good import LastKnownGood
@@ -37,6 +37,8 @@ _MISSING_SECONDS = 0.5
 _CHECK_SECONDS = 5.0
 _SAVE_SECONDS = 0.2
 _FETCHES_AT_ONCE = 32
+_SIGNATURES_A_SLICE = 20
+"""checked between two turns of the loop: each costs a tenth of a millisecond"""
 _CONSUMER_IDLE_SECONDS = 30
 """how long the server keeps the consumer of a watch that went away"""
 _RELEASED_AT_ONCE = 4000
@@ -54,7 +56,7 @@ class Observer:
     on_applied: Callable[[float], None] = lambda _: None
     """seconds from the manifest to its swap"""
     on_refused: Callable[[str], None] = lambda _: None
-    """why a manifest was refused"""
+    """why a manifest, or `revocation_<why>` a revocation or session command, was refused"""
 
 
 class Feed:
@@ -166,8 +168,13 @@ class Feed:
                 if entry is None:
                     break
                 before.append(entry)
-            revocations = [known for known in map(self._revocation, before) if known is not None]
-            self._store.set_revocations(revocations)
+            known = []
+            for number, entry in enumerate(before, start=1):
+                if (revocation := self._revocation(entry)) is not None:
+                    known.append(revocation)
+                if not number % _SIGNATURES_A_SLICE:
+                    await asyncio.sleep(0)
+            self._store.set_revocations(known)
             self._revocation_entry = max(seen, *(entry.revision or 0 for entry in before), 0)
             async for entry in watcher:
                 if entry is not None:
@@ -195,16 +202,16 @@ class Feed:
         if entry.value is None or entry.operation in (KV_DEL, KV_PURGE):
             return None
         try:
-            if entry.key.split(".", 2)[1:2] == ["session"]:
-                command = codec.decode(entry.value, EndSession)
-                if command.expires_ms > self._clock() * 1000:
-                    self._store.on_end_session(command)
-                return None
-            return codec.decode(entry.value, Revocation)
-        except codec.Undecodable:
-            _log.error("revocation not understood", key=entry.key)
-            self._observer.on_refused("revocation_undecodable")
+            command = revocations.opened(entry.key, entry.value, self._keys)
+        except CommandRefused as refusal:
+            _log.error("revocation refused", key=entry.key, reason=refusal.reason, why=str(refusal))
+            self._observer.on_refused(f"revocation_{refusal.reason}")
             return None
+        if isinstance(command, EndSession):
+            if command.expires_ms > self._clock() * 1000:
+                self._store.on_end_session(command)
+            return None
+        return command
 
     def _take_revocation(self, entry: KeyValue.Entry) -> None:
         self._revocation_entry = max(self._revocation_entry, entry.revision or 0)

@@ -86,16 +86,21 @@ class SnapshotStore:
         self._tell()
 
     def unrevoke(self, workspace: str, kind: str, target: str) -> None:
-        """Take a revocation out of force, if it is in force."""
-        known = self._known_revocations.pop((workspace, kind, target), None)
-        if known is not None:
+        """Take a revocation out of force, if it is in force and its time is not set.
+
+        One that says when it ends stays until then: a deletion is not signed, and nobody needs one.
+        """
+        known = self._known_revocations.get((workspace, kind, target))
+        if known is not None and not self._ends_by_itself(known):
+            del self._known_revocations[workspace, kind, target]
             self._world.revocations.remove(known.workspace, known.kind, known.target)
             self._tell()
 
     def set_revocations(self, revocations: Iterable[Revocation]) -> None:
-        """Put exactly these revocations in force."""
-        wanted: dict[tuple[str, str, str], Revocation] = {(one.workspace, one.kind, one.target): one for one in revocations}
+        """Put these revocations in force, and no others but known ones that end by themselves later."""
         known, in_force = self._known_revocations, self._world.revocations
+        wanted = {key: one for key, one in known.items() if self._ends_by_itself(one)}
+        wanted |= {(one.workspace, one.kind, one.target): one for one in revocations}
         for gone in known.keys() - wanted.keys():
             in_force.remove(known[gone].workspace, known[gone].kind, known[gone].target)
         for key, revocation in wanted.items():
@@ -111,6 +116,10 @@ class SnapshotStore:
     def revocations(self) -> tuple[Revocation, ...]:
         """Return the revocations in force."""
         return tuple(self._known_revocations.values())
+
+    def _ends_by_itself(self, revocation: Revocation) -> bool:
+        """Tell whether a revocation is in force until a time that it names."""
+        return revocation.expires_ms is not None and revocation.expires_ms > self._clock() * 1000
 
     def _tell(self) -> None:
         for callback in self._subscribers:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
-from contracts import codec, manifest, sealing, subjects
+from contracts import manifest, revocations, sealing, signing, subjects
 from contracts.events import UsageEvent, usage_events
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
@@ -40,7 +40,7 @@ class ControlPlane:
 
     @property
     def manifest_public_key(self) -> bytes:
-        return manifest.public_key_of(self.manifest_key)
+        return signing.public_key_of(self.manifest_key)
 
     async def prepare(self) -> None:
         """Make buckets and streams, as the control plane does at its start."""
@@ -79,18 +79,24 @@ class ControlPlane:
         # In a thread: a large snapshot must not stall the loop of a test that measures a feed's own stalls.
         return await asyncio.to_thread(lambda: list(chunks_of(snapshot)))
 
+    async def command(self, command: Revocation | EndSession, key: Secret | None = None) -> None:
+        """Revoke, or end a session. key: another than the pinned one."""
+        signed = revocations.signed(command, key or self.manifest_key)
+        await self.put_revocation(revocations.key_of(command), signed)
+
+    async def put_revocation(self, key: str, value: bytes) -> None:
+        """Write whatever value under a key of the revocations bucket."""
+        await (await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)).put(key, value)
+
     async def revoke(self, revocation: Revocation) -> None:
-        bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
-        key = subjects.revocation_key(revocation.workspace, revocation.kind, revocation.target)
-        await bucket.put(key, codec.encode(revocation))
+        await self.command(revocation)
 
     async def unrevoke(self, revocation: Revocation) -> None:
         bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
-        await bucket.delete(subjects.revocation_key(revocation.workspace, revocation.kind, revocation.target))
+        await bucket.delete(revocations.key_of(revocation))
 
     async def end_session(self, command: EndSession) -> None:
-        bucket = await self.client.jetstream().key_value(subjects.REVOCATIONS_BUCKET)
-        await bucket.put(subjects.revocation_key(command.workspace, "session", command.exchange), codec.encode(command))
+        await self.command(command)
 
     def with_credential(self, account: Account, credential: Secret, version: int = 1) -> Account:
         """Return the account with its credential sealed to the fleet."""

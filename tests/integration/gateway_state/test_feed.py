@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
+from contracts import codec, manifest, revocations
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import Grant, Snapshot, Team
@@ -142,6 +144,61 @@ async def test_an_expired_command_is_not_carried_out(control_plane: ControlPlane
 
     await until(lambda: len(pod.store.revocations) == 1)
     assert commands == []
+
+
+@pytest.mark.parametrize(
+    ("forge", "reason"),
+    [
+        (lambda key, _: codec.encode(REVOCATION), "revocation_undecodable"),
+        (lambda key, _: revocations.signed(REVOCATION, Secret(b"x" * 32)), "revocation_foreign_key"),
+        (lambda key, good: good.replace(b"t1", b"t2"), "revocation_unsigned"),
+        (lambda key, _: revocations.signed(msgspec.structs.replace(REVOCATION, target="t2"), key), "revocation_misplaced"),
+        (lambda key, _: manifest.signed(1, 1, [], key), "revocation_unsigned"),
+    ],
+    ids=["not signed", "by a stranger", "changed", "under another key", "of another kind"],
+)
+async def test_a_revocation_that_the_control_plane_did_not_sign_is_refused_and_counted(
+    control_plane: ControlPlane, pod: Pod, forge: Callable[[Secret, bytes], bytes], reason: str
+) -> None:
+    good = revocations.signed(REVOCATION, control_plane.manifest_key)
+    await control_plane.put_revocation("w1.token.t1", forge(control_plane.manifest_key, good))
+
+    await until(lambda: pod.refused == [reason], 15)
+    assert pod.store.revocations == ()
+
+
+async def test_a_session_command_that_the_control_plane_did_not_sign_ends_nothing(control_plane: ControlPlane, pod: Pod) -> None:
+    commands: list[EndSession] = []
+    pod.store.on_end_session = commands.append
+    command = EndSession(workspace="w1", exchange="r1", at_ms=1, expires_ms=int(time.time() * 1000) + 60_000)
+    signed = revocations.signed(command, control_plane.manifest_key)
+
+    forged = (
+        ("w1.session.r1", codec.encode(command), "revocation_undecodable"),
+        ("w1.session.r1", revocations.signed(command, Secret(b"x" * 32)), "revocation_foreign_key"),
+        ("w1.session.r2", signed, "revocation_misplaced"),
+        ("w1.token.r1", signed, "revocation_unsigned"),
+    )
+
+    for key, value, reason in forged:
+        await control_plane.put_revocation(key, value)
+        await until(lambda: reason in pod.refused, 15)  # noqa: B023  # awaited at once
+    await control_plane.command(command)
+    await until(lambda: bool(commands), 15)
+
+    assert commands == [command]
+
+
+async def test_a_revocation_with_a_time_outlives_its_entry_on_the_bus(control_plane: ControlPlane, pod: Pod) -> None:
+    lasting = msgspec.structs.replace(REVOCATION, target="t2", expires_ms=int(time.time() * 1000) + 600_000)
+    await control_plane.revoke(REVOCATION)
+    await control_plane.revoke(lasting)
+    await until(lambda: len(pod.store.revocations) == 2, 15)
+
+    await control_plane.unrevoke(lasting)
+    await control_plane.unrevoke(REVOCATION)
+
+    await until(lambda: pod.store.revocations == (lasting,), 15)
 
 
 async def test_a_pod_starts_from_disk_while_the_bus_is_away(

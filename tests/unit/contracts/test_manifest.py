@@ -2,13 +2,14 @@
 
 import pytest
 
-from contracts import codec, manifest
-from contracts.manifest import ManifestRefused, SignedManifest
+from contracts import codec, manifest, signing
+from contracts.manifest import ManifestRefused
 from contracts.secret import Secret
+from contracts.signing import SignedBody
 
 KEY = Secret(bytes(range(32)))
 OTHER_KEY = Secret(bytes(range(1, 33)))
-PUBLIC = manifest.public_key_of(KEY)
+PUBLIC = signing.public_key_of(KEY)
 
 
 def test_a_signed_manifest_names_its_chunks_by_hash() -> None:
@@ -31,9 +32,9 @@ def test_a_manifest_signed_by_another_key_is_refused() -> None:
 
 
 def test_a_manifest_whose_body_was_changed_is_refused() -> None:
-    envelope = codec.decode(manifest.signed(7, 11, [], KEY), SignedManifest)
-    forged = codec.decode(manifest.signed(8, 11, [], OTHER_KEY), SignedManifest)
-    data = codec.encode(SignedManifest(body=forged.body, key_id=envelope.key_id, signature=envelope.signature))
+    envelope = codec.decode(manifest.signed(7, 11, [], KEY), SignedBody)
+    forged = codec.decode(manifest.signed(8, 11, [], OTHER_KEY), SignedBody)
+    data = codec.encode(SignedBody(body=forged.body, key_id=envelope.key_id, signature=envelope.signature))
     assert refusal_of(data) == "unsigned"
 
 

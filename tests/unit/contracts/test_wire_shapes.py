@@ -10,9 +10,10 @@ from contracts.claims import CallerClaims
 from contracts.events import Attribution, LiveSession, PodStatus, SessionsHeard, Span, SpanEvent, UsageEvent
 from contracts.exchanges import ContextRecord, ExchangeRecord, Who
 from contracts.exports import ExportTarget, ExportTargets, SecretHeaders
-from contracts.manifest import Manifest, SignedManifest
+from contracts.manifest import Manifest
 from contracts.prices import Price, PriceBook
 from contracts.revocations import EndSession, Revocation
+from contracts.signing import SignedBody
 from contracts.snapshot import (
     Account,
     Chunk,
@@ -149,7 +150,7 @@ SHAPES: dict[str, Any] = {
         )
     ),
     "manifest": Manifest(revision=7, created_at_ms=1764453600000, chunks=("ab" * 32,)),
-    "signed-manifest": SignedManifest(body=b"body", key_id="0123456789abcdef", signature=b"s" * 64),
+    "signed-manifest": SignedBody(body=b"body", key_id="0123456789abcdef", signature=b"s" * 64),
     "revocation": Revocation(
         workspace="acme", kind="token", target="jti-1", at_ms=1764453600000, before_ms=1764453600000, expires_ms=1764540000000
     ),
