@@ -1,7 +1,8 @@
 """Keeps issuers' key sets: fetched in the background, kept while the issuer is away, asked anew once for an unknown key.
 
-A request whose token names an unknown key waits for one shared fetch; a flood of such tokens costs one fetch in ten
-seconds an issuer. Only issuers of the configuration are ever asked, at their JWKS address, or at the one that their
+A request whose token names an unknown key waits for one shared fetch, which begins at once or as soon as ten seconds have
+gone since the last one: the first token of a new key is answered within eleven, and a flood of made-up ones costs one fetch
+in ten seconds an issuer. Only issuers of the configuration are ever asked, at their JWKS address, or at the one that their
 discovery document names. What is fetched goes past the same egress guard as every provider. Read `policy.keyring`.
 """
 
@@ -19,6 +20,7 @@ from policy.keyring import KeySetRefused
 
 _log = structlog.get_logger("gateway.state.key_sets")
 
+Sleep = Callable[[float], Awaitable[None]]
 Fetch = Callable[[str], Awaitable[bytes]]
 """address -> the document. Raises FetchFailed."""
 
@@ -45,7 +47,7 @@ class _Known:
 
 
 class KeySets:
-    """The key sets of one pod. clock: monotonic seconds; on_fetch: told `ok` or `failed`."""
+    """The key sets of one pod. clock: monotonic seconds; on_fetch: told `ok` or `failed`; sleep: seconds of that clock."""
 
     def __init__(
         self,
@@ -54,7 +56,9 @@ class KeySets:
         tasks: Tasks,
         clock: Callable[[], float],
         on_fetch: Callable[[str], None] = lambda _: None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
+        self._sleep = sleep
         self._store = store
         self._fetch = fetch
         self._tasks = tasks
@@ -65,18 +69,14 @@ class KeySets:
     async def refresh(self, issuer: Issuer) -> None:
         """Bring the issuer's keys up to date. Shared by all who ask; at most one fetch per 10 s an issuer. Never raises.
 
-        Within 10 s of the fetch before, it returns at once: who asks is answered with the keys that there are.
+        Within 10 s of the fetch before, it waits for the rest of them: a key may be new since then.
         """
         if _is_static(issuer):
             self._take_static(issuer)
             return
         known = self._of(issuer)
-        if known.under_way is None:
-            if self._clock() - known.asked_at < _BETWEEN_FETCHES_SECONDS:
-                return
-            self._ask(known)
-        if known.under_way is not None:
-            await asyncio.shield(known.under_way)
+        under_way = known.under_way or self._ask(known)
+        await asyncio.shield(under_way)
 
     async def run(self) -> None:
         """Keep the sets of all issuers of the configuration fresh, until cancelled."""
@@ -121,13 +121,17 @@ class KeySets:
         if issuer.jwks is not None and not keys.has_keys(issuer.id):
             self._set(issuer, issuer.jwks)
 
-    def _ask(self, known: _Known) -> None:
-        known.asked_at = self._clock()
-        known.under_way = self._tasks.start("fetch keys", self._fetched(known))
+    def _ask(self, known: _Known) -> asyncio.Future[None]:
+        known.under_way = under_way = self._tasks.start("fetch keys", self._fetched(known))
+        return under_way
 
     async def _fetched(self, known: _Known) -> None:
         issuer = known.issuer
         try:
+            pause = known.asked_at + _BETWEEN_FETCHES_SECONDS - self._clock()
+            if pause > 0:
+                await self._sleep(pause)
+            known.asked_at = self._clock()
             document = await self._fetch(await self._address(issuer))
             if self._known.get(issuer.id) is known:  # else its source changed meanwhile, and this set is of the old one
                 self._set(issuer, document)
