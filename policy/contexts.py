@@ -14,6 +14,7 @@ import msgspec
 
 from contracts.events import Outcome
 from policy.audio import base64_bytes
+from policy.facts import Facts
 from policy.refusal import Refusal
 from policy.route import Route
 from policy.usage import Settled, SettledContext, Tally
@@ -198,16 +199,35 @@ class Contexts:
 
     def refused(self, context_id: str | None, refusal: Refusal) -> None:
         """Remember a refusal, so that the rest of that context is refused likewise."""
-        self._session.contexts_refused += 1
         if context_id is not None:
             _remember(self._refused, context_id, refusal)
+
+    def refusal_settled(self, refusal: Refusal, facts: Facts, route: Route, now: float) -> SettledContext:
+        """Return what a refused message settles as: a context of its own that cost nothing, with the reason as answered."""
+        session = self._session
+        session.contexts_refused += 1
+        return SettledContext(
+            session,
+            Tally(self._next_key(), route.attribution, self._pod),
+            now,
+            outcome="refused",
+            reason=refusal.reason,
+            ended_at=now,
+            model=facts.model or route.model,
+            voice=facts.voice or "",
+        )
+
+    def _next_key(self) -> str:
+        """Return the key of the next context; refused ones are numbered with the others."""
+        session = self._session
+        return f"{session.request_id}.{session.contexts + session.contexts_refused}"
 
     def open(self, context_id: str | None, voice: str, route: Route, audio_rate: int, now: float) -> Context:
         """Make the context of a message that was admitted. audio_rate: see Context."""
         session = self._session
         session.contexts += 1
         metadata = dict(route.metadata) if route.metadata else None
-        tally = Tally(f"{session.request_id}.{session.contexts}", route.attribution, self._pod, metadata)
+        tally = Tally(self._next_key(), route.attribution, self._pod, metadata)
         settled = SettledContext(session, tally, now, model=route.model, voice=voice)
         context = Context(context_id, route, settled, audio_rate)
         if context_id is None:

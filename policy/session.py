@@ -525,7 +525,8 @@ class Session:
         self._upstream_ended = True
         for _, _, payload in self._waiting:
             heard = self._recall.hear(payload)
-            self._refuse(refusal, heard.context_id if isinstance(heard, Heard) else None, now, out)
+            context_id, facts = (heard.context_id, heard.facts) if isinstance(heard, Heard) else (None, _NO_FACTS)
+            self._refuse_message(refusal, context_id, facts, now, out)
         self._waiting.clear()
         self._end(refusal.reason, now, out, code=1008)
         return out
@@ -571,14 +572,13 @@ class Session:
         settled.bytes_from_client += len(payload)
         heard = self._recall.hear(payload)
         if isinstance(heard, Unjudgeable):
-            settled.contexts_refused += 1
-            self._refuse(Refusal(heard.reason, heard.key), heard.context_id, now, out)
+            self._refuse_message(Refusal(heard.reason, heard.key), heard.context_id, _NO_FACTS, now, out)
             return
         contexts = self._contexts
         context_id = heard.context_id
         context = contexts.live(context_id)
         if context is not None and context.refusal is not None:
-            self._refuse(context.refusal, context_id, now, out)
+            self._refuse_message(context.refusal, context_id, heard.facts, now, out)
             return
         if not heard.speaks and (context is not None or contexts.was_admitted(context_id)):
             if context is not None and heard.facts.cancels:
@@ -590,7 +590,7 @@ class Session:
         if isinstance(verdict, Refusal):
             # A context that was never opened may still be.
             contexts.refused(None if verdict.reason == "context_unknown" else context_id, verdict)
-            self._refuse(verdict, context_id, now, out)
+            self._refuse_message(verdict, context_id, heard.facts, now, out)
             return
         if verdict.account.id != self.route.account.id:
             self._takes = False
@@ -647,6 +647,11 @@ class Session:
         if self._has_sent or not self._upstream.is_between_messages:
             return Refusal("model_on_another_account", f"/{self.route.endpoint.provider}/@{verdict.account.name}/")
         return verdict
+
+    def _refuse_message(self, refusal: Refusal, context_id: str | None, facts: Facts, now: float, out: list[Command]) -> None:
+        """Answer a message that does not pass, and have its reason told as well."""
+        self._refuse(refusal, context_id, now, out)
+        out.append(SettleContext(self._contexts.refusal_settled(refusal, facts, self._bound, now)))
 
     def _refuse(self, refusal: Refusal, context_id: str | None, now: float, out: list[Command]) -> None:
         error = in_band_error(refusal, self._version, context_id, self.settled.request_id)

@@ -104,7 +104,8 @@ class Recorder:
 
     def _settle_context(self, context: SettledContext) -> None:
         tally, session = context.tally, context.session
-        self.usage(tally.final(context.outcome, int(context.ended_at * 1000), is_owed=context.is_owed))
+        if context.outcome != "refused":
+            self.usage(tally.final(context.outcome, int(context.ended_at * 1000), is_owed=context.is_owed))
         trace = context_of(session.traceparent, session.tracestate, session.request_id)
         workspace, provider = tally.to.workspace, tally.to.provider
         if self._is_sampled(workspace, trace.trace_id, context.ended_at):
@@ -112,6 +113,16 @@ class Recorder:
             self._sink.offer_spans(workspace, self._spans.of_context(context, trace, transcript_hash))
         metrics, kind = self._metrics, (provider, tally.to.operation)
         metrics.contexts.add((provider, context.outcome))
+        if context.outcome == "refused":
+            metrics.refusals.add((metrics.reason(context.reason),))
+            fields: Fields = {
+                "request_id": session.request_id,
+                "reason": context.reason,
+                "workspace": workspace,
+                "principal": tally.to.principal,
+                "account": tally.to.account_name,
+            }
+            self._log("message refused", fields)
         if context.first_audio_at:
             metrics.first_audio_seconds.observe(context.first_audio_at - context.started_at, kind)
         if context.largest_audio_gap:

@@ -4,15 +4,16 @@ import asyncio
 import json
 
 import msgspec
+import pytest
 
 from contracts.revocations import Revocation
-from contracts.snapshot import Grant, Snapshot, Workspace
+from contracts.snapshot import Grant, Snapshot, Team, Workspace
 from gateway.upstream.origin import PoolSettings
 from policy.index import index_of
 from policy.world import World
-from tests.doubles.cartesia_websocket import BINARY, PING, PONG, TEXT, Socket, SocketsDouble, sockets_double
+from tests.doubles.cartesia_websocket import BINARY, PING, PONG, TEXT, Socket, SocketsDouble, client_frame, sockets_double
 from tests.kit.edge import CREDENTIAL, Edge, workspace_at
-from tests.kit.sessions import STT, TTS, dial, sockets_edge
+from tests.kit.sessions import STT, TTS, ClientSocket, dial, sockets_edge
 from tests.kit.waiting import until
 
 
@@ -72,6 +73,60 @@ async def test_a_withdrawn_model_is_refused_at_the_next_text() -> None:
             exchange.world_changed(gateway.now)
         await client.speak("c2", "Hello")
         assert (await client.heard())["error_code"] == "model_not_granted"
+
+
+HOWS = ("text", "binary", "fragments", "key twice")
+
+
+async def say(client: ClientSocket, how: str, message: dict[str, object]) -> None:
+    """Send a message in one of the ways that a message can be sent."""
+    data = json.dumps(message).encode()
+    if how == "fragments":
+        half = len(data) // 2
+        await client.send_raw(client_frame(TEXT, data[:half], is_final=False))
+        await client.send(PING, b"between")
+        await client.send_raw(client_frame(0, data[half:]))
+        return
+    if how == "key twice":
+        data = b'{"model_id": "sonic-3", "voice": {"mode": "id", "id": "v1"}, ' + data[1:]
+    await client.send(BINARY if how == "binary" else TEXT, data)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"model_id": "sonic-9"}, "model_not_granted"),
+        ({"model_id": "sonic-turbo"}, "model_not_granted"),
+        ({"voice": {"mode": "id", "id": "v9"}}, "voice_not_allowed"),
+        ({"voice": {"mode": "embedding", "embedding": [0.1]}}, "voice_not_allowed"),
+    ],
+    ids=["unknown model", "another team's model", "another voice", "an embedding"],
+)
+async def test_a_later_message_of_an_admitted_context_is_judged_like_the_first(
+    asked: dict[str, object], reason: str, how: str
+) -> None:
+    async with sockets_double() as double:
+        teams = (Team(id="voice", workspace="w1", name="Voice team", allowed_voices=("v1",)),)
+        async with sockets_edge(double, snapshot=workspace_at(double.origin, teams=teams)) as gateway:
+            client = await dial(gateway)
+            await client.speak("c1", "First.", **{"continue": True})
+            usual = {"model_id": "sonic-3", "voice": {"mode": "id", "id": "v1"}, "context_id": "c1", "continue": True}
+            await say(client, how, usual | {"transcript": "Smuggled."} | asked)
+            while (error := await client.heard()).get("type") != "error":
+                pass
+            await client.speak("c1", "Third.")
+            while (await client.heard()).get("type") != "done":
+                pass
+
+            heard = b"".join(frame.payload for frame in double.sockets[0].frames)
+            assert b"First." in heard
+            assert b"Third." in heard
+            assert b"Smuggled" not in heard
+            expected = "judged_key_twice" if how == "key twice" else reason
+            assert (error["error_code"], error["context_id"]) == (expected, "c1")
+            settled = [(context.outcome, context.reason) for context in gateway.recorder.contexts]
+            assert settled == [("refused", expected), ("completed", "")]
 
 
 async def test_an_administrator_ends_one_session_and_no_other() -> None:

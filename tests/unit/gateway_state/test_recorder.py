@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.recorder import Recorder
 from gateway.telemetry.trace import context_of, is_sampled
 from policy.providers.registry import PROFILES
+from policy.refusal import TABLE, Refusal, close_of, http_answer, in_band_error
 from policy.route import Caller, Route
 from policy.usage import Settled, SettledContext, Tally
 
@@ -328,3 +330,32 @@ def test_a_share_of_traces_is_sampled() -> None:
     ids = [f"{'0' * 18}{number:014x}" for number in range(0, 1 << 56, 1 << 46)]
 
     assert sum(is_sampled(trace_id, 0.25) for trace_id in ids) == 256
+
+
+@pytest.mark.parametrize("reason", TABLE)
+def test_a_refusal_has_the_same_reason_in_answer_log_metric_and_span(kept: Kept, reason: str) -> None:
+    metrics, lines = Metrics(), []
+    metrics.know_reasons(TABLE)
+    recorder = Recorder(
+        kept, "pod-1", metrics, lambda _: None, lambda _: 1.0, lambda event, fields: lines.append((event, fields["reason"]))
+    )
+    tally = Tally(REQUEST_ID + ".1", TO, "pod-1")
+    session = completed(outcome="refused", reason=reason, tally=None)
+    message = SettledContext(session, tally, 100.0, outcome="refused", reason=reason, ended_at=100.0)
+
+    recorder.settle(session)
+    recorder.settle_context(message)
+
+    refusal = Refusal(reason)
+    told = {
+        json.loads(http_answer(refusal, SPEECH, "2026-08-14", REQUEST_ID)[3])["error_code"],
+        json.loads(http_answer(refusal, None, "", REQUEST_ID)[3])["error"]["reason"],
+        json.loads(in_band_error(refusal, "2026-08-14", "c1", REQUEST_ID))["error_code"],
+        close_of(refusal)[1].decode(),
+    }
+    assert told == {reason}
+    assert lines == [("exchange settled", reason), ("message refused", reason)]
+    assert metrics.registry.get_sample_value("glottis_gateway_refusals_total", {"reason": reason}) == 2
+    inbound, context = (event.spans[0] for event in kept.spans)
+    assert (inbound.attributes["glottis.reason"], context.attributes["glottis.reason"]) == (reason, reason)
+    assert kept.usage == []
