@@ -88,6 +88,8 @@ class Team(Record, frozen=True, omit_defaults=True, kw_only=True):
 
     name: str
     default_accounts: dict[str, str] = {}
+    allowed_voices: tuple[str, ...] | None = None
+    """voices that its grants open, beside what the account's own list says; None: any voice"""
 
 
 class Credential(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

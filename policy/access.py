@@ -30,6 +30,13 @@ class Permit:
     operations: frozenset[str]
     team: str | None
     """the first of the principal's teams whose grant admits it; None where only a grant of its own does"""
+    voices: frozenset[str] | None = None
+    """what the lists of the teams add up to whose grants admit it; None: one of the grants opens any voice"""
+
+    @property
+    def takes_any_voice(self) -> bool:
+        """Tell whether neither the account nor the teams have a list of voices."""
+        return self.voices is None and self.account.allowed_voices is None
 
 
 @dataclass(slots=True)
@@ -53,6 +60,9 @@ class Access:
         self._candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
         self._ordered: dict[str, tuple[Permit, ...]] = {}
         for holder, team in ((subject, None), *((f"team:{team}", team) for team in teams)):
+            record = index.teams.get((workspace, team)) if team is not None else None
+            listed = record.allowed_voices if record is not None else None
+            voices = frozenset(listed) if listed is not None else None
             for grant in index.grants.get((workspace, holder), ()):
                 account = index.accounts[grant.account]
                 if account.is_disabled:
@@ -60,10 +70,12 @@ class Access:
                 operations = ROLE_OPERATIONS[grant.role].union(grant.operations)
                 permit = self.permits.get(account.id)
                 if permit is None:
-                    self.permits[account.id] = Permit(account, operations, team)
+                    self.permits[account.id] = Permit(account, operations, team, voices)
                 else:
                     permit.operations |= operations
                     permit.team = permit.team or team
+                    # Like operations, voices add up over grants: with one grant less there is never more.
+                    permit.voices = None if permit.voices is None or voices is None else permit.voices | voices
 
     def accounts(self, profile: Profile) -> tuple[Permit, ...]:
         """Return the accounts that speak a profile: by the profile's order of providers, then priority, then name."""

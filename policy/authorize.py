@@ -3,7 +3,6 @@
 One small question a function; each answers with a refusal or None. The order in which they are asked is `policy.decide`'s.
 """
 
-from contracts.snapshot import Account
 from policy.access import Permit
 from policy.facts import Facts
 from policy.providers.profile import Endpoint
@@ -26,8 +25,8 @@ def operation(caller: Caller, permit: Permit, endpoint: Endpoint) -> Refusal | N
 
 
 def facts(caller: Caller, permit: Permit, said: Facts) -> Refusal | None:
-    """Refuse a voice that the account does not approve of, and `save` where it is not granted."""
-    refused = voice(permit.account, said)
+    """Refuse a voice that the account, or the teams, do not approve of, and `save` where it is not granted."""
+    refused = voice(permit, said)
     if refused is None and said.saves_audio:
         permitted = caller.operations is None or SAVE_OPERATION in caller.operations
         if not permitted or SAVE_OPERATION not in permit.operations:
@@ -35,11 +34,12 @@ def facts(caller: Caller, permit: Permit, said: Facts) -> Refusal | None:
     return refused
 
 
-def voice(account: Account, said: Facts) -> Refusal | None:
-    """Refuse a voice outside the account's allow-list; an embedding and the provider's default are outside any list."""
-    if account.allowed_voices is None or (not said.is_voice_embedded and said.voice in account.allowed_voices):
-        return None
-    return Refusal("voice_not_allowed", "an embedding" if said.is_voice_embedded else said.voice or "none was named")
+def voice(permit: Permit, said: Facts) -> Refusal | None:
+    """Refuse a voice outside a list that binds; an embedding and the provider's default are outside any list."""
+    for listed in (permit.account.allowed_voices, permit.voices):
+        if listed is not None and (said.is_voice_embedded or said.voice not in listed):
+            return Refusal("voice_not_allowed", "an embedding" if said.is_voice_embedded else said.voice or "none was named")
+    return None
 
 
 def origin(caller: Caller, shown: str | None) -> Refusal | None:

@@ -89,7 +89,7 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
         permit = resolve.without_model(caller, access, profile, scan.match.pin)
         if isinstance(permit, Refusal):
             return permit
-        if permit.account.allowed_voices is None:
+        if permit.takes_any_voice:
             return admit(scan, caller, _NO_FACTS, world, now)
         route = _route(scan, caller, permit, "", world, now)
     else:

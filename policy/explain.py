@@ -94,7 +94,7 @@ def _caller_of(question: Question, world: World) -> tuple[Caller | None, Finding
     record = world.index.principals.get((question.workspace, principal_id))
     if record is None or record.kind != kind:
         raise Unanswerable(f"There is no {question.subject} in this workspace.")
-    teams = ", ".join(record.teams) or "none"
+    teams = ", ".join(_named(f"team:{team}", question.workspace, world).removeprefix("team:") for team in record.teams) or "none"
     if record.is_disabled:
         return None, Finding("principal", "refuses", f"{record.name} is disabled.")
     principal_kind: PrincipalKind = record.kind
@@ -112,6 +112,14 @@ def _caller_of(question: Question, world: World) -> tuple[Caller | None, Finding
         record=record,
     )
     return caller, Finding("principal", "allows", f"{record.name} is a {kind.replace('_', ' ')}; teams: {teams}.")
+
+
+def _named(subject: str, workspace: str, world: World) -> str:
+    """Return a subject with its name for its id, as people write it."""
+    kind, _, identity = subject.partition(":")
+    index = world.index
+    record = index.teams.get((workspace, identity)) if kind == "team" else index.principals.get((workspace, identity))
+    return subject if record is None else f"{kind}:{record.name}"
 
 
 def _verdict(
@@ -146,7 +154,8 @@ def _grants(access: Access, world: World) -> list[Finding]:
         for grant in world.index.grants.get((access.workspace, subject), ()):
             account = world.index.accounts[grant.account]
             operations = sorted(ROLE_OPERATIONS[grant.role].union(grant.operations))
-            text = f"{subject} is a {grant.role} of account {account.name}: {', '.join(operations)}."
+            who = _named(subject, access.workspace, world)
+            text = f"{who} is a {grant.role} of account {account.name}: {', '.join(operations)}."
             findings.append(Finding("grant", "does not apply" if account.is_disabled else "allows", text))
     return findings or [Finding("grant", "refuses", "No account is granted to this principal or any of its teams.")]
 
@@ -188,7 +197,7 @@ def _model(model: Model, is_usable: bool, endpoint: Endpoint, access: Access, wo
     if endpoint.model_type not in (None, model.type):
         return Finding("model", "refuses", f"{where} is for {model.type}, not for {endpoint.model_type}.")
     if model.only is not None and access.subjects.isdisjoint(model.only):
-        holders = ", ".join(model.only) or "nobody"
+        holders = ", ".join(_named(subject, access.workspace, world) for subject in model.only) or "nobody"
         return Finding("model", "refuses", f"{where} is narrowed to {holders}.")
     if not is_usable:
         return Finding("model", "refuses", f"{where} is in an account that cannot be used here.")
@@ -203,7 +212,7 @@ def _outcome(verdict: Admit | Refusal, question: Question, endpoint: Endpoint, a
         if verdict.reason in ("operation_not_granted", "cannot_mint", "save_not_granted"):
             return [Finding("operation", effect, message_of(verdict))]
         if verdict.reason == "voice_not_allowed":
-            return [Finding("voice", effect, message_of(verdict))]
+            return [*_voice_lists(access), Finding("voice", effect, message_of(verdict))]
         return [Finding("choice", effect, message_of(verdict))]
     account = verdict.route.account
     if question.pin is not None:
@@ -219,8 +228,23 @@ def _outcome(verdict: Admit | Refusal, question: Question, endpoint: Endpoint, a
         Finding("operation", "allows", f"Operation {endpoint.operation} is granted there."),
     ]
     if endpoint.voice_key is not None:
-        listed = "any voice is approved" if account.allowed_voices is None else f"{question.voice} is approved"
+        takes_any = access.permits[account.id].takes_any_voice
+        listed = "any voice is approved" if takes_any else f"{question.voice} is approved"
         findings.append(Finding("voice", "allows", f"At account {account.name} {listed}."))
+    return findings
+
+
+def _voice_lists(access: Access) -> list[Finding]:
+    """Say who has a list of voices: the accounts that can be used, and the teams of whose grants one does not open all."""
+    findings = []
+    for permit in access.permits.values():
+        account = permit.account
+        if account.allowed_voices is not None:
+            text = f"Account {account.name} approves of {', '.join(account.allowed_voices) or 'no voice'}."
+            findings.append(Finding("voice", "does not apply", text))
+        if permit.voices is not None:
+            text = f"At account {account.name} the teams' lists open {', '.join(sorted(permit.voices)) or 'no voice'}."
+            findings.append(Finding("voice", "does not apply", text))
     return findings
 
 

@@ -158,7 +158,7 @@ TABLE: dict[str, Rule] = {
         403,
         POLICY,
         "Forbidden",
-        "The voice is not among the account's approved voices",
+        "The voice is not among those that the account and your teams approve of",
         "Use an approved voice, or ask an owner of the account.",
     ),
     "save_not_granted": Rule(

@@ -126,6 +126,8 @@ class TeamEntry(_Entry, frozen=True):
 
     name: str
     defaults: dict[str, str] = {}
+    allowed_voices: tuple[str, ...] | None = None
+    """voices that its grants open; absent: any"""
 
 
 class UserEntry(_Entry, frozen=True):
@@ -392,7 +394,14 @@ def configuration(file: WorkspaceFile, material: Mapping[str, Secret], created_a
             ),
         ),
         teams=tuple(
-            Team(id=team.name, workspace=workspace, name=team.name, default_accounts=team.defaults) for team in file.teams
+            Team(
+                id=team.name,
+                workspace=workspace,
+                name=team.name,
+                default_accounts=team.defaults,
+                allowed_voices=team.allowed_voices,
+            )
+            for team in file.teams
         ),
         accounts=tuple(
             Account(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, StringConstraints
 
 from contracts.snapshot import CredentialScheme
-from control_plane.kit.shapes import Answer, Handle, Moment, Shape, Text
+from control_plane.kit.shapes import Answer, Handle, Moment, Shape, Text, Voices
 from policy.workspace_file import Provider
 
 Origin = Annotated[
@@ -14,7 +14,6 @@ Origin = Annotated[
     Field(description="https://host[:port]; others only where the operator lists them", examples=["https://api.cartesia.ai"]),
 ]
 Priority = Annotated[int, Field(ge=0, le=10_000, description="lowest wins where several granted accounts have a model")]
-Voices = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=200)]], Field(max_length=10_000)]
 Pem = Annotated[str, StringConstraints(max_length=100_000, pattern=r"-----BEGIN CERTIFICATE-----")]
 ServerName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9.-]+$")]
 

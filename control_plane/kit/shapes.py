@@ -24,6 +24,8 @@ Subject = Annotated[
     StringConstraints(pattern=r"^(user|service_account|team):[A-Za-z0-9._-]{1,100}$"),
     Field(description="user:<id or name>, service_account:<id or name> or team:<id or name>", examples=["team:voice"]),
 ]
+Voices = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=200)]], Field(max_length=10_000)]
+"""approved voice ids"""
 Moment = Annotated[
     datetime,
     PlainSerializer(lambda moment: moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"), return_type=str),

@@ -66,7 +66,8 @@ async def create_team(caller: Caller, request: Request, body: NewTeam, idempoten
 
     async def make(unit: Unit) -> tuple[BaseModel, int, str]:
         defaults = await service.resolved_defaults(unit.connection, body.defaults)
-        row = (await resources.create(unit, service.TEAM, [{"name": body.name, "default_accounts": defaults}]))[0]
+        values = {"name": body.name, "default_accounts": defaults, "allowed_voices": body.allowed_voices}
+        row = (await resources.create(unit, service.TEAM, [values]))[0]
         return Team.model_validate(row), row["version"], f"/api/v1/teams/{row['id']}"
 
     return await created(caller, request, idempotency_key, make)
@@ -93,6 +94,8 @@ async def update_team(caller: Caller, team: str, body: TeamChange, if_match: IfM
             values["name"] = body.name
         if body.defaults is not None:
             values["default_accounts"] = await service.resolved_defaults(unit.connection, body.defaults)
+        if "allowed_voices" in body.model_fields_set:
+            values["allowed_voices"] = body.allowed_voices
         row = await resources.update(unit, service.TEAM, row, values)
     return answer(Team.model_validate(row), row["version"])
 

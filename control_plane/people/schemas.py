@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from control_plane.kit.shapes import Answer, Handle, Moment, Reference, Shape, Text
+from control_plane.kit.shapes import Answer, Handle, Moment, Reference, Shape, Text, Voices
 from policy.workspace_file import Algorithm, Provider, WorkspaceRole
 
 Email = Annotated[str, StringConstraints(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
@@ -21,13 +21,15 @@ class NewTeam(Shape):
 
     name: Handle
     defaults: Defaults = {}
+    allowed_voices: Voices | None = Field(default=None, description="voices that the team's grants open; absent: any voice")
 
 
 class TeamChange(Shape):
-    """What to change of a team; absent fields stay."""
+    """What to change of a team; absent fields stay, `null` for the voices takes the list away."""
 
     name: Handle | None = None
     defaults: Defaults | None = None
+    allowed_voices: Voices | None = None
 
 
 class Team(Answer):
@@ -36,6 +38,7 @@ class Team(Answer):
     id: str
     name: str
     default_accounts: dict[str, str] = Field(serialization_alias="defaults")
+    allowed_voices: list[str] | None
     version: int
     created_at: Moment
 

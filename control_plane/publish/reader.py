@@ -127,10 +127,14 @@ async def all_export_targets(connection: AsyncConnection) -> tuple[ExportTarget,
 
 
 async def live_revocations(connection: AsyncConnection, now: float) -> list[tuple[str, bytes]]:
-    """Return (key, value) of every revoked token that would still be valid. now: Unix seconds."""
+    """Return (key, value) of every revocation that can still hit a valid token. now: Unix seconds."""
     moment = datetime.fromtimestamp(now, UTC)
-    query = select(tokens).where(tokens.c.revoked_at.is_not(None), tokens.c.expires_at > moment - records.CLOCK_ALLOWANCE)
-    return [records.revocation_entry(dict(row)) for row in (await connection.execute(query)).mappings()]
+    of_tokens = select(tokens).where(tokens.c.revoked_at.is_not(None), tokens.c.expires_at > moment - records.CLOCK_ALLOWANCE)
+    of_principals = select(principals).where(principals.c.tokens_revoked_at > moment - records.LONGEST_TOKEN)
+    return [
+        *(records.revocation_entry(dict(row)) for row in (await connection.execute(of_tokens)).mappings()),
+        *(records.principal_revocation_entry(dict(row)) for row in (await connection.execute(of_principals)).mappings()),
+    ]
 
 
 def _where(query: Select[Any], column: ColumnElement[str], ids: Ids) -> Select[Any]:

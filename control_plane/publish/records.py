@@ -14,6 +14,9 @@ from contracts.snapshot import Account, Credential, Grant, Issuer, Model, Princi
 Row = Mapping[str, Any]  # Any: a row's values are typed by its table
 
 
+LONGEST_TOKEN = timedelta(days=366)
+"""how long a token lives at most: after that, a revocation by time can hit nothing"""
+
 CLOCK_ALLOWANCE = timedelta(seconds=60)
 """how long after a token's expiry its revocation is kept: a pod's clock may be behind, and issuers allow a leeway"""
 
@@ -84,7 +87,13 @@ def issuer_record(row: Row) -> Issuer:
 
 def team_record(row: Row) -> Team:
     """Return a team."""
-    return Team(id=row["id"], workspace=row["workspace"], name=row["name"], default_accounts=row["default_accounts"])
+    return Team(
+        id=row["id"],
+        workspace=row["workspace"],
+        name=row["name"],
+        default_accounts=row["default_accounts"],
+        allowed_voices=None if row["allowed_voices"] is None else tuple(row["allowed_voices"]),
+    )
 
 
 def principal_record(row: Row, teams: Sequence[str]) -> Principal:
@@ -195,6 +204,20 @@ def revocation_entry(row: Row) -> tuple[str, bytes]:
         target=row["id"],
         at_ms=_ms(row["revoked_at"]),
         expires_ms=_ms(row["expires_at"] + CLOCK_ALLOWANCE),
+    )
+    return key_of(revocation), codec.encode(revocation)
+
+
+def principal_revocation_entry(row: Row) -> tuple[str, bytes]:
+    """Return key and encoded value, to be signed, of the revocation of what a principal's row says was issued before."""
+    at_ms = _ms(row["tokens_revoked_at"])
+    revocation = Revocation(
+        workspace=row["workspace"],
+        kind="principal",
+        target=row["id"],
+        at_ms=at_ms,
+        before_ms=at_ms,
+        expires_ms=_ms(row["tokens_revoked_at"] + LONGEST_TOKEN),
     )
     return key_of(revocation), codec.encode(revocation)
 

@@ -58,6 +58,12 @@ async def of_principal(connection: AsyncConnection, principal_id: str, now: date
     return list((await connection.execute(query)).scalars())
 
 
+async def mark_all_revoked(connection: AsyncConnection, principal_id: str, now: datetime) -> Row:
+    """Note that every token of the principal that was issued before now is revoked; return the principal's row."""
+    statement = update(principals).where(principals.c.id == principal_id).values(tokens_revoked_at=now).returning(principals)
+    return dict((await connection.execute(statement)).mappings().one())
+
+
 async def due(connection: AsyncConnection, now: datetime) -> list[tuple[str, str]]:
     """Return (workspace, token id) of those whose scheduled revocation has come; over all workspaces."""
     query = select(tokens.c.workspace, tokens.c.id).where(tokens.c.revoke_at <= now, tokens.c.revoked_at.is_(None))

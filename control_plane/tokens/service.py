@@ -21,7 +21,7 @@ from control_plane.kit.database import Database
 from control_plane.kit.problems import Problem, invalid, not_found
 from control_plane.kit.rows import Row
 from control_plane.kit.unit import Actor, Unit, Units, wake_publisher
-from control_plane.publish.records import revocation_entry
+from control_plane.publish.records import principal_revocation_entry, revocation_entry
 from control_plane.tables import tokens
 from control_plane.tokens import queries, signing
 from control_plane.tokens.signing import KeySet
@@ -175,7 +175,11 @@ async def revoke(unit: Unit, ids: Iterable[str]) -> list[Row]:
 
 
 async def revoke_all_of(unit: Unit, principal_id: str) -> list[Row]:
-    """Revoke every good token of a principal."""
+    """Revoke every good token of a principal: ours by their ids, those of an identity provider by their time."""
+    principal = await queries.mark_all_revoked(unit.connection, principal_id, unit.now)
+    await queries.announce(unit.connection, unit.workspace, [principal_revocation_entry(principal)])
+    unit.record("revoke", principal["kind"], principal_id, principal["name"], None, {"tokens": "revoked"})
+    await wake_publisher(unit.connection)
     return await revoke(unit, await queries.of_principal(unit.connection, principal_id, unit.now))
 
 

@@ -58,6 +58,8 @@ class Execution:
         for step in plan.steps:
             by_kind.setdefault((step.action, step.kind), []).append(step)
         await self._teams_made(by_kind.get(("create", "team"), []))
+        for step in by_kind.get(("update", "team"), []):
+            await self._team_changed(step)
         await self._issuers_changed(by_kind.get(("create", "issuer"), []), by_kind.get(("update", "issuer"), []))
         for kind in _PRINCIPAL_KINDS:
             await self._principals_made(kind, by_kind.get(("create", kind), []))
@@ -78,9 +80,18 @@ class Execution:
         await self._deleted({kind: steps for (action, kind), steps in by_kind.items() if action == "delete"})
 
     async def _teams_made(self, steps: Sequence[Step]) -> None:
-        values = [{"name": step.name, "default_accounts": {}} for step in steps]
+        values: list[dict[str, Any]] = [
+            {"name": step.name, "default_accounts": {}, "allowed_voices": _after(step).get("allowed_voices")} for step in steps
+        ]
         for row in await resources.create(self._unit, people.TEAM, values):
             self._teams[row["name"]] = row
+
+    async def _team_changed(self, step: Step) -> None:
+        """Change what is not a default account: those may be made later in the same application."""
+        after = _after(step)
+        if "allowed_voices" in after:
+            row, values = self._teams[step.name], {"allowed_voices": after["allowed_voices"]}
+            self._teams[step.name] = await resources.update(self._unit, people.TEAM, row, values)
 
     async def _issuers_changed(self, making: Sequence[Step], changing: Sequence[Step]) -> None:
         public_url, allowed = self._rules.public_url, self._rules.allowed_origins
@@ -190,12 +201,9 @@ class Execution:
     async def _defaults_set(self, workspace: Sequence[Step], teams: Sequence[Step]) -> None:
         for step in teams:
             after = _after(step)
-            if after.get("defaults"):
-                await resources.update(
-                    self._unit, people.TEAM, self._teams[step.name], {"default_accounts": self._defaults(after["defaults"])}
-                )
-            elif step.action == "update":
-                await resources.update(self._unit, people.TEAM, self._teams[step.name], {"default_accounts": {}})
+            if "defaults" in after:
+                values = {"default_accounts": self._defaults(after["defaults"])}
+                await resources.update(self._unit, people.TEAM, self._teams[step.name], values)
         for step in workspace:
             values = _after(step)
             if "defaults" in values:

@@ -66,7 +66,10 @@ def items_of(file: WorkspaceFile, texts: Mapping[str, str]) -> Items:
             "leeway_seconds": issuer.leeway_seconds,
         }
     for team in file.teams:
-        items["team", team.name] = {"defaults": dict(team.defaults)}
+        items["team", team.name] = {
+            "defaults": dict(team.defaults),
+            "allowed_voices": None if team.allowed_voices is None else list(team.allowed_voices),
+        }
     for user in file.users:
         items["user", user.name] = {
             "email": user.email,

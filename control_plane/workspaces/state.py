@@ -60,7 +60,10 @@ def items_of_rows(found: Rows) -> Items:
             "group_teams": _named(row["group_teams"], team_names),
         }
     for row in found.teams.values():
-        items["team", row["name"]] = {"defaults": _named(row["default_accounts"], account_names)}
+        items["team", row["name"]] = {
+            "defaults": _named(row["default_accounts"], account_names),
+            "allowed_voices": row["allowed_voices"],
+        }
     for row in found.principals.values():
         common = {
             "teams": [team_names[team] for team in found.teams_of.get(row["id"], [])],

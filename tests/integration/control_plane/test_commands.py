@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,44 @@ async def test_an_export_is_validated_and_applies_without_a_change(control_plane
     assert (status, out) == (0, "out.yaml is valid: 1 accounts, 1 teams, 2 principals.\n")
     status, out, _ = await run(control_plane, "apply", "-f", "out.yaml", "--prune", "--diff", folder=tmp_path)
     assert (status, out) == (0, "Nothing to change: the workspace matches the file.\n")
+
+
+EXPLAINED = """\
+version: 1
+workspace: {id: acme, name: Acme}
+teams:
+  - {name: voice, allowed_voices: [ann, ben]}
+  - {name: support}
+users:
+  - {name: grace, teams: [support]}
+service_accounts:
+  - {name: phone-agent, teams: [voice]}
+accounts:
+  - name: cartesia-eu
+    provider: cartesia
+    origin: https://api.cartesia.ai
+    credential: file:kokoro.key
+    collaborators: [{subject: team:voice}]
+    models: [{name: sonic-3, type: text-to-speech}]
+  - name: kokoro-local
+    provider: kokoro
+    origin: http://127.0.0.1:8880
+    credential: file:kokoro.key
+    collaborators: [{subject: team:support}]
+    models: [{name: kokoro-82m, type: text-to-speech}]
+"""
+
+
+async def test_the_explanations_of_the_readme_are_what_the_command_prints(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(EXPLAINED)
+    assert (await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path))[0] == 0
+    examples = re.findall(r"^\$ glottis (explain .*)\n((?:[^\n`]+\n)+)", readme, re.MULTILINE)
+
+    printed = [(await run(control_plane, *command.split(), folder=tmp_path))[1] for command, _ in examples]
+
+    assert printed == [expected for _, expected in examples]
+    assert len(examples) == 3

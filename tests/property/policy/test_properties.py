@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from contracts.secret import Secret
-from contracts.snapshot import Grant, Model, Snapshot, Team, Workspace
+from contracts.snapshot import Grant, Model, Principal, Snapshot, Team, Workspace
 from policy.decide import Admit, NeedFacts, NeedKeys, Route, decide, judge_message
 from policy.facts import Facts, RequestHead, Unjudgeable
 from policy.form import FormReader
@@ -150,12 +150,32 @@ grants = st.lists(
 narrowings = st.none() | st.lists(subjects, max_size=2).map(tuple)
 
 
-def workspace_of(held: list[Any], narrowing: Any, defaults: tuple[dict[str, str], dict[str, str]]) -> Snapshot:
+voice_lists = st.tuples(*(st.none() | st.lists(st.sampled_from(["v1", "v2"]), max_size=2).map(tuple) for _ in range(2)))
+
+
+def workspace_of(
+    held: list[Any],
+    narrowing: Any,
+    defaults: tuple[dict[str, str], dict[str, str]],
+    voices: tuple[Any, Any] = (None, None),
+) -> Snapshot:
     return voice_workspace(
         workspaces=(Workspace(id="w1", name="W", default_accounts=defaults[0]),),
         teams=(
-            Team(id="voice", workspace="w1", name="V", default_accounts=defaults[1]),
-            Team(id="lab", workspace="w1", name="L"),
+            Team(id="voice", workspace="w1", name="V", default_accounts=defaults[1], allowed_voices=voices[0]),
+            Team(id="lab", workspace="w1", name="L", allowed_voices=voices[1]),
+        ),
+        principals=(
+            Principal(
+                id="u-alice",
+                workspace="w1",
+                kind="user",
+                name="A",
+                teams=("voice", "lab"),
+                issuer_id="i-idp",
+                subject="alice",
+            ),
+            Principal(id="agent", workspace="w1", kind="service_account", name="Agent", teams=("lab",)),
         ),
         models=(
             Model(id="m1", workspace="w1", account="a-eu", name="sonic-3", type="text-to-speech", only=narrowing),
@@ -202,15 +222,15 @@ def asked(request: Any, pin: str, world: World) -> Admit | NeedFacts | NeedKeys 
     return judged if isinstance(judged, Refusal) else Admit(judged, said)
 
 
-@given(grants, st.data(), narrowings, defaults, requests)
+@given(grants, st.data(), narrowings, defaults, requests, voice_lists)
 @settings(max_examples=150)
 def test_removing_a_grant_never_admits_more(
-    held: list[Any], data: st.DataObject, narrowing: Any, set_defaults: Any, request: Any
+    held: list[Any], data: st.DataObject, narrowing: Any, set_defaults: Any, request: Any, voices: Any
 ) -> None:
     assume(held)
     gone = data.draw(st.integers(0, len(held) - 1))
-    before = World(index_of(workspace_of(held, narrowing, set_defaults)))
-    after = World(index_of(workspace_of(held[:gone] + held[gone + 1 :], narrowing, set_defaults)))
+    before = World(index_of(workspace_of(held, narrowing, set_defaults, voices)))
+    after = World(index_of(workspace_of(held[:gone] + held[gone + 1 :], narrowing, set_defaults, voices)))
 
     admitted = asked(request, request[1], after)
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.claims import AUDIENCE
 from contracts.revocations import Revocation
-from contracts.snapshot import Account, Grant, Issuer, Model, Team, Workspace
+from contracts.snapshot import Account, Grant, Issuer, Model, Principal, Team, Workspace
 from policy.decide import Admit, NeedFacts, decide
 from policy.facts import Facts, RequestHead
 from policy.index import index_of
@@ -324,6 +325,58 @@ def with_voices(*voices: str) -> World:
         for a in voice_workspace().accounts
     )
     return world_of(accounts=accounts)
+
+
+def with_team_lists(*teams: Team, **changes: Any) -> World:
+    return world_of(teams=teams, **changes)
+
+
+OWN_GRANT = Grant(id="g9", workspace="w1", account="a-eu", subject="user:u-alice")
+LAB_GRANT = Grant(id="g9", workspace="w1", account="a-eu", subject="team:lab")
+IN_BOTH = Principal(
+    id="u-alice", workspace="w1", kind="user", name="Alice", teams=("voice", "lab"), issuer_id="i-idp", subject="alice"
+)
+VOICE = Team(id="voice", workspace="w1", name="Voice team", allowed_voices=("v1",))
+LAB = Team(id="lab", workspace="w1", name="Lab", allowed_voices=("v2",))
+
+
+@pytest.mark.parametrize(
+    ("world", "voice", "expected"),
+    [
+        (with_team_lists(VOICE), "v1", None),
+        (with_team_lists(VOICE), "v2", "voice_not_allowed"),
+        (with_team_lists(VOICE), None, "voice_not_allowed"),
+        (with_team_lists(Team(id="voice", workspace="w1", name="V", allowed_voices=())), "v1", "voice_not_allowed"),
+        # Lists add up over the grants that admit a principal, and one without a list opens every voice.
+        (with_team_lists(VOICE, LAB, plus_grants=(LAB_GRANT,), principals=(IN_BOTH,)), "v2", None),
+        (with_team_lists(VOICE, LAB, plus_grants=(LAB_GRANT,), principals=(IN_BOTH,)), "v3", "voice_not_allowed"),
+        (with_team_lists(VOICE, LAB, principals=(IN_BOTH,)), "v2", "voice_not_allowed"),
+        (with_team_lists(VOICE, plus_grants=(OWN_GRANT,)), "v9", None),
+        (with_team_lists(VOICE, plus_grants=(LAB_GRANT,), principals=(IN_BOTH,)), "v9", None),
+    ],
+)
+def test_a_team_may_approve_voices_for_its_grants(world: World, voice: str | None, expected: str | None) -> None:
+    decision = decide(tts(), Facts(model="sonic-3", voice=voice, speaks=True), world, NOW)
+
+    assert (decision.reason if isinstance(decision, Refusal) else None) == expected
+
+
+def test_the_lists_of_account_and_team_bind_both() -> None:
+    accounts = tuple(msgspec.structs.replace(a, allowed_voices=("v1", "v2")) for a in voice_workspace().accounts)
+    world = with_team_lists(Team(id="voice", workspace="w1", name="V", allowed_voices=("v2", "v3")), accounts=accounts)
+
+    admitted_voices = [
+        voice
+        for voice in ("v1", "v2", "v3")
+        if isinstance(decide(tts(), Facts(model="sonic-3", voice=voice, speaks=True), world, NOW), Admit)
+    ]
+    assert admitted_voices == ["v2"]
+
+
+def test_an_embedding_is_outside_a_teams_list() -> None:
+    said = Facts(model="sonic-3", voice="v1", is_voice_embedded=True, speaks=True)
+
+    assert reason(tts(), said, with_team_lists(VOICE)) == "voice_not_allowed"
 
 
 def test_saving_audio_must_be_granted() -> None:

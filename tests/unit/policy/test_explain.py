@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contracts.snapshot import Account, Grant, Model, Principal
+from contracts.snapshot import Account, Grant, Model, Principal, Team
 from policy.explain import Explanation, Question, Unanswerable, explain
 from policy.index import index_of
 from policy.world import World
@@ -35,9 +35,9 @@ def test_an_admitted_message_names_every_rule() -> None:
         "voice",
     )
     assert texts(found) == [
-        ("principal", "allows", "Alice is a user; teams: voice."),
-        ("grant", "allows", "team:voice is a user of account cartesia-eu: stt, tts, voices.read."),
-        ("grant", "allows", "team:voice is a user of account kokoro: stt, tts, voices.read."),
+        ("principal", "allows", "Alice is a user; teams: Voice team."),
+        ("grant", "allows", "team:Voice team is a user of account cartesia-eu: stt, tts, voices.read."),
+        ("grant", "allows", "team:Voice team is a user of account kokoro: stt, tts, voices.read."),
         ("account", "allows", "Account cartesia-eu is granted, priority 100."),
         ("account", "refuses", "Account cartesia-us is not granted."),
         ("account", "allows", "Account kokoro is granted, priority 100."),
@@ -57,7 +57,7 @@ def test_a_narrowed_model_says_to_whom() -> None:
     found = answer(asked(), models=models)
 
     assert (found.is_admitted, found.reason) == (False, "model_not_granted")
-    assert ("model", "refuses", "Model sonic-3 of account cartesia-eu is narrowed to team:lab.") in texts(found)
+    assert ("model", "refuses", "Model sonic-3 of account cartesia-eu is narrowed to team:Lab.") in texts(found)
 
 
 def test_an_operation_that_is_not_granted_is_named() -> None:
@@ -76,6 +76,17 @@ def test_a_voice_that_is_not_approved_is_named() -> None:
     assert answer(asked(voice="v9"), accounts=accounts).reason == "voice_not_allowed"
     assert answer(asked(voice="v1"), accounts=accounts).is_admitted
     assert answer(asked(voice="v9", endpoint="tts.bytes"), accounts=accounts).reason == "voice_not_allowed"
+
+
+def test_a_teams_list_of_voices_is_named() -> None:
+    teams = (Team(id="voice", workspace="w1", name="Voice team", allowed_voices=("v1", "v2")),)
+
+    refused = answer(asked(voice="v9"), teams=teams)
+    allowed = answer(asked(voice="v1"), teams=teams)
+
+    assert refused.reason == "voice_not_allowed"
+    assert ("voice", "does not apply", "At account cartesia-eu the teams' lists open v1, v2.") in texts(refused)
+    assert texts(allowed)[-1] == ("voice", "allows", "At account cartesia-eu v1 is approved.")
 
 
 def test_an_ambiguous_account_names_the_pins_and_a_pin_settles_it() -> None:

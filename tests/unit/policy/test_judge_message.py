@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from contracts.revocations import Revocation
-from contracts.snapshot import Account, Grant, Issuer, Model, Principal
+from contracts.snapshot import Account, Grant, Issuer, Model, Principal, Team
 from policy.decide import Admit, Route, decide, judge_message
 from policy.facts import Facts
 from policy.index import index_of
@@ -110,6 +110,16 @@ def test_the_voice_is_judged_with_each_message(voice: str | None, is_embedded: b
     world = world_of(accounts=accounts)
 
     assert reason(opened(world), Facts("sonic-3", voice, is_embedded, speaks=True), world) == expected
+
+
+def test_a_teams_list_of_voices_binds_on_an_open_session() -> None:
+    before, route = world_of(), opened(world_of())
+    listed = world_of(teams=(Team(id="voice", workspace="w1", name="Voice team", allowed_voices=("v1",)),))
+
+    assert reason(route, Facts("sonic-3", "v2", speaks=True), before) is None
+    assert reason(route, Facts("sonic-3", "v2", speaks=True), listed) == "voice_not_allowed"
+    assert reason(route, Facts("sonic-3", "v1", True, speaks=True), listed) == "voice_not_allowed"
+    assert reason(route, Facts("sonic-3", "v1", speaks=True), listed) is None
 
 
 def test_a_pinned_socket_speaks_the_pinned_accounts_models_alone() -> None:

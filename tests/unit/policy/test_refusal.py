@@ -89,6 +89,7 @@ def test_policy_refusals_are_not_retried_and_passing_troubles_may_be() -> None:
         "draining",
         "not_ready",
         "config_stale",
+        "single_use_unavailable",
         "idle",
         "upstream_unreachable",
         "upstream_timeout",

@@ -85,3 +85,12 @@ def test_a_revocation_may_be_taken_back() -> None:
 
     assert known.hits(caller(), None, NOW) is None
     assert (len(known), known.version) == (0, version + 1)
+
+
+def test_tokens_of_our_own_are_hit_by_their_ids_and_not_by_their_time() -> None:
+    own = Issuer(id="i-own", workspace="w1", issuer="https://glottis.test", audiences=("glottis",), kind="glottis")
+    timed = revoked(kind="principal", target="u-alice", before_ms=int(NOW * 1000))
+    whole = revoked(kind="principal", target="u-alice")
+
+    assert revocations(timed).hits(caller(issuer=own), None, NOW) is None
+    assert revocations(whole).hits(caller(issuer=own), None, NOW) == "principal_revoked"
