@@ -17,7 +17,7 @@ CHUNK_PREFIX = "chunk."
 
 REVOCATIONS_BUCKET = "glottis_revocations"
 
-SESSIONS_BUCKET = "glottis_sessions"
+LEASES_BUCKET = "glottis_leases"
 SESSION_LEASE_SECONDS = 30
 """how long the entry of a single-use token's open session stays without being written again: the bucket's age limit"""
 
@@ -137,7 +137,7 @@ ROLES: dict[str, Permissions] = {
             "$JS.API.INFO",
             *_watcher_of(CONFIG_BUCKET),
             *_watcher_of(REVOCATIONS_BUCKET),
-            *_holder_in(SESSIONS_BUCKET),
+            *_holder_in(LEASES_BUCKET),
             USAGE_SUBJECTS,
             SPANS_SUBJECTS,
             POD_SUBJECTS,

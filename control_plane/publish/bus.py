@@ -24,12 +24,12 @@ from contracts.subjects import (
     CHUNK_PREFIX,
     CONFIG_BUCKET,
     CONTROL_PLANE_INBOX,
+    LEASES_BUCKET,
     MANIFEST_KEY,
     POD_SUBJECTS,
     REVOCATIONS_BUCKET,
     SESSION_LEASE_SECONDS,
     SESSION_SUBJECTS,
-    SESSIONS_BUCKET,
     SPANS_STREAM,
     SPANS_SUBJECTS,
     USAGE_STREAM,
@@ -142,7 +142,7 @@ class Bus:
             for bucket, max_age_seconds in (
                 (CONFIG_BUCKET, 0),
                 (REVOCATIONS_BUCKET, 0),
-                (SESSIONS_BUCKET, SESSION_LEASE_SECONDS),
+                (LEASES_BUCKET, SESSION_LEASE_SECONDS),
             )
         )
         # Usage has one reader and is gone once it is stored; spans stay until every reader that exists has them.

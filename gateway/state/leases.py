@@ -1,4 +1,4 @@
-"""One open session at a time for a single-use token: a key of the sessions bucket, held while the session is open.
+"""One open session at a time for a single-use token: a key of the bucket of leases, held while the session is open.
 
 A lease is made by a compare-and-set create, written again every few seconds, and removed at the end; the bucket's age limit
 frees what a dead pod held. Whatever cannot be told is refused: without the bus no session opens, and one whose lease could
@@ -16,7 +16,7 @@ import nats.js.errors
 import structlog
 from nats.js.kv import KeyValue
 
-from contracts.subjects import SESSION_LEASE_SECONDS, SESSIONS_BUCKET, session_lease_key
+from contracts.subjects import LEASES_BUCKET, SESSION_LEASE_SECONDS, session_lease_key
 from gateway.bus import Bus
 from gateway.tasks import Tasks
 from policy.refusal import Refusal
@@ -166,9 +166,7 @@ class Leases:
     def _bucket(self) -> KeyValue:
         """Return the bucket; it is made by the control plane, and asking for it first would cost a round trip."""
         streams = self._bus.jetstream
-        return KeyValue(
-            name=SESSIONS_BUCKET, stream=f"KV_{SESSIONS_BUCKET}", pre=f"$KV.{SESSIONS_BUCKET}.", js=streams, direct=True
-        )
+        return KeyValue(name=LEASES_BUCKET, stream=f"KV_{LEASES_BUCKET}", pre=f"$KV.{LEASES_BUCKET}.", js=streams, direct=True)
 
 
 def _give_back(taking: "asyncio.Task[Lease | Refusal]") -> None:

@@ -47,9 +47,7 @@ class ControlPlane:
         streams = self.client.jetstream()
         for bucket in (subjects.CONFIG_BUCKET, subjects.REVOCATIONS_BUCKET):
             await streams.create_key_value(bucket=bucket, history=1, direct=True)
-        await streams.create_key_value(
-            bucket=subjects.SESSIONS_BUCKET, history=1, direct=True, ttl=subjects.SESSION_LEASE_SECONDS
-        )
+        await streams.create_key_value(bucket=subjects.LEASES_BUCKET, history=1, direct=True, ttl=subjects.SESSION_LEASE_SECONDS)
         for name, pattern in (
             (subjects.USAGE_STREAM, subjects.USAGE_SUBJECTS),
             (subjects.SPANS_STREAM, subjects.SPANS_SUBJECTS),

@@ -17,11 +17,11 @@ from nats.js.api import ConsumerConfig
 
 from contracts.subjects import (
     CONFIG_BUCKET,
+    LEASES_BUCKET,
     MANIFEST_KEY,
     REVOCATIONS_BUCKET,
     ROLES,
     SESSION_LEASE_SECONDS,
-    SESSIONS_BUCKET,
     SPANS_EXPORT_CONSUMER,
     SPANS_STORE_CONSUMER,
     SPANS_STREAM,
@@ -33,7 +33,7 @@ from control_plane.publish import Bus, BusSettings
 from tests.kit.services import NatsAccount
 from tests.kit.waiting import until
 
-CONFIG, REVOCATIONS, SESSIONS = (f"$KV.{bucket}" for bucket in (CONFIG_BUCKET, REVOCATIONS_BUCKET, SESSIONS_BUCKET))
+CONFIG, REVOCATIONS, SESSIONS = (f"$KV.{bucket}" for bucket in (CONFIG_BUCKET, REVOCATIONS_BUCKET, LEASES_BUCKET))
 
 MAY_NOT_PUBLISH = {
     "gateway": (
@@ -46,10 +46,10 @@ MAY_NOT_PUBLISH = {
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.KV_{CONFIG_BUCKET}",
         f"$JS.API.STREAM.PURGE.KV_{REVOCATIONS_BUCKET}",
-        f"$JS.API.STREAM.PURGE.KV_{SESSIONS_BUCKET}",
-        f"$JS.API.STREAM.UPDATE.KV_{SESSIONS_BUCKET}",
-        f"$JS.API.STREAM.MSG.GET.KV_{SESSIONS_BUCKET}",
-        f"$JS.API.CONSUMER.CREATE.KV_{SESSIONS_BUCKET}",
+        f"$JS.API.STREAM.PURGE.KV_{LEASES_BUCKET}",
+        f"$JS.API.STREAM.UPDATE.KV_{LEASES_BUCKET}",
+        f"$JS.API.STREAM.MSG.GET.KV_{LEASES_BUCKET}",
+        f"$JS.API.CONSUMER.CREATE.KV_{LEASES_BUCKET}",
         f"$JS.API.STREAM.MSG.DELETE.{USAGE_STREAM}",
         f"$JS.API.STREAM.MSG.GET.{USAGE_STREAM}",
         f"$JS.API.DIRECT.GET.{USAGE_STREAM}",
@@ -69,7 +69,7 @@ MAY_NOT_PUBLISH = {
         "glottis.pods.pod",
         "glottis.sessions.pod",
         f"{SESSIONS}.acme.t",
-        f"$JS.API.DIRECT.GET.KV_{SESSIONS_BUCKET}.{SESSIONS}.acme.t",
+        f"$JS.API.DIRECT.GET.KV_{LEASES_BUCKET}.{SESSIONS}.acme.t",
         f"$JS.API.STREAM.DELETE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{USAGE_STREAM}",
         f"$JS.API.STREAM.PURGE.{SPANS_STREAM}",
@@ -204,7 +204,7 @@ async def test_a_gateway_reads_and_watches_configuration_and_publishes_events(bu
 
 async def test_a_gateway_holds_one_lease_of_a_single_use_token_and_gives_it_back(bus: NatsAccount) -> None:
     async with acting_as(bus, "gateway") as one, acting_as(bus, "gateway") as other:
-        held, wanted = [await role.client.jetstream().key_value(SESSIONS_BUCKET) for role in (one, other)]
+        held, wanted = [await role.client.jetstream().key_value(LEASES_BUCKET) for role in (one, other)]
         revision = await held.create("acme.t", b"r1")
         with pytest.raises(nats.js.errors.KeyWrongLastSequenceError):
             await wanted.create("acme.t", b"r2")

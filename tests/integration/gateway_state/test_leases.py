@@ -133,7 +133,7 @@ async def test_a_lease_that_is_kept_outlives_its_age_and_one_that_nobody_keeps_i
     nats_account: NatsAccount, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = control_plane.client.jetstream()
-    info = await streams.stream_info(f"KV_{subjects.SESSIONS_BUCKET}")
+    info = await streams.stream_info(f"KV_{subjects.LEASES_BUCKET}")
     assert info.config.max_age == subjects.SESSION_LEASE_SECONDS
     info.config.max_age, info.config.duplicate_window = 2, 1
     await streams.update_stream(info.config)
@@ -157,7 +157,7 @@ async def test_a_session_whose_lease_another_took_is_ended(
     nats_account: NatsAccount, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.state.leases._KEEP_SECONDS", 0.1)
-    bucket = await control_plane.client.jetstream().key_value(subjects.SESSIONS_BUCKET)
+    bucket = await control_plane.client.jetstream().key_value(subjects.LEASES_BUCKET)
     async with pods(nats_account, 1) as [pod]:
         lease = await taken(pod, "r1")
         pod.tasks.keep("keep", pod.leases.keep)
@@ -173,12 +173,12 @@ async def test_a_lease_that_the_server_lost_is_taken_up_again(
 ) -> None:
     monkeypatch.setattr("gateway.state.leases._KEEP_SECONDS", 0.1)
     streams = control_plane.client.jetstream()
-    bucket = await streams.key_value(subjects.SESSIONS_BUCKET)
+    bucket = await streams.key_value(subjects.LEASES_BUCKET)
     async with pods(nats_account, 1) as [pod]:
         lease = await taken(pod, "r1")
         before = lease.revision
         pod.tasks.keep("keep", pod.leases.keep)
-        await streams.purge_stream(f"KV_{subjects.SESSIONS_BUCKET}")
+        await streams.purge_stream(f"KV_{subjects.LEASES_BUCKET}")
 
         await until(lambda: lease.revision > before, DEADLINE)
         with pytest.raises(KeyWrongLastSequenceError):
@@ -238,7 +238,7 @@ async def double() -> AsyncIterator[SocketsDouble]:
 
 
 async def keys(pod: Fed) -> set[str]:
-    bucket = await pod.control_plane.client.jetstream().key_value(subjects.SESSIONS_BUCKET)
+    bucket = await pod.control_plane.client.jetstream().key_value(subjects.LEASES_BUCKET)
     try:
         return set(await bucket.keys())
     except nats.js.errors.NoKeysError:
