@@ -60,10 +60,12 @@ NATIVE_TESTS := tests/unit/policy tests/unit/session tests/unit/upstream tests/u
 	tests/component/edge_http tests/component/edge_websocket tests/component/gateway_state
 
 bench: $(STAMP) ## the gateway beside Envoy and nginx (writes docs/benchmarks.md), and usage; OPTIONS="--rounds 5 --only http"
-bench: $(STAMP) ## the gateway beside Envoy and nginx; writes docs/benchmarks.md; OPTIONS="--rounds 5 --only http"
 	@$(BIN)/python -m tests.bench.policy.tokens
 	@$(BIN)/python -m tests.bench.gateway.side_by_side $(OPTIONS)
 	@$(if $(OPTIONS),:,$(BIN)/python -m tests.bench.usage.intake)
+
+bench-tokens: $(STAMP) ## what it costs to know a caller: a token at first sight, and one that was seen before
+	@$(BIN)/python -m tests.bench.policy.tokens $(OPTIONS)
 
 bench-hot-path: $(STAMP) ## what one exchange costs in the process, without sockets; OPTIONS="--only tts"
 	@$(BIN)/python -m tests.bench.gateway_state.hot_path $(OPTIONS)
@@ -79,8 +81,6 @@ bench-stalls: $(STAMP) ## the loop's longest turn under 500 busy sessions while 
 
 bench-tls: $(STAMP) ## the gateway beside Envoy and nginx with TLS towards SIDE=clients or SIDE=upstream
 	@$(BIN)/python -m tests.bench.gateway.tls $(or $(SIDE),upstream) $(OPTIONS)
-bench-tokens: $(STAMP) ## what it costs to know a caller: a token at first sight, and one that was seen before
-	@$(BIN)/python -m tests.bench.policy.tokens $(OPTIONS)
 
 bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapshot cost a gateway
 	@$(BIN)/python -m tests.bench.gateway_state.bookkeeping $(OPTIONS)
@@ -101,4 +101,3 @@ clean: ## remove what the build made (not .glottis, where `glottis up` keeps its
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
 .PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
->>>>>>> 3dae69d (Search every sink for canaries, and watch what is taken away end on every pod)

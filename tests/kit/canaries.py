@@ -39,6 +39,9 @@ def spellings(text: str) -> dict[str, bytes]:
     return {name: needle for needle, name in once.items()}
 
 
+_EMPTY = bytes(256)
+
+
 @dataclass
 class Sinks:
     """Everything that was gathered, by where it was found."""
@@ -46,8 +49,9 @@ class Sinks:
     places: dict[str, list[bytes]] = field(default_factory=dict)
 
     def add(self, place: str, *data: bytes | str) -> None:
-        """Gather some."""
-        self.places.setdefault(place, []).extend(piece.encode() if isinstance(piece, str) else piece for piece in data)
+        """Gather some; long runs of zeros, as in files that are mostly empty, are left out."""
+        pieces = (piece.encode() if isinstance(piece, str) else piece for piece in data)
+        self.places.setdefault(place, []).extend(piece.replace(_EMPTY, b"") for piece in pieces)
 
     def add_files(self, place: str, folder: Path) -> None:
         """Gather every file below a folder, as it is on disk."""

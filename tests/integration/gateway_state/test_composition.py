@@ -11,6 +11,7 @@ import cartesia
 import httpx
 import pytest
 import pytest_asyncio
+import websockets
 from nats.aio.msg import Msg
 
 from contracts import codec, subjects
@@ -338,3 +339,27 @@ async def test_a_gateway_starts_from_its_last_known_good_while_nats_is_away(
         await pod.ready()
 
         assert await speak(pod.gateway) == WAV
+
+
+async def test_a_revocation_right_after_nats_was_killed_and_restarted_ends_what_is_open(
+    killable: tuple[NatsAccount, Nats, Child], tmp_path: Path
+) -> None:
+    account, server, child = killable
+    key = token(jti="doomed")
+    async with sockets_double() as double, fed(account, tmp_path, double.origin) as pod:
+        address = pod.gateway.url.replace("http", "ws") + "/cartesia/tts/websocket"
+        async with websockets.connect(address, additional_headers={"X-API-Key": key}, proxy=None) as socket:
+            child.kill()
+            child.start()
+            await child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
+            pod.control_plane.client = await account.connect()
+
+            await pod.control_plane.revoke(Revocation(workspace="w1", kind="token", target="doomed", at_ms=1))
+
+            async with asyncio.timeout(15):
+                await socket.wait_closed()
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await websockets.connect(address, additional_headers={"X-API-Key": key}, proxy=None)
+
+    assert (socket.close_code, socket.close_reason) == (1008, "token_revoked: The token was revoked")
+    assert refused.value.response.status_code == 401
