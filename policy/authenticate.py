@@ -181,7 +181,8 @@ def _verify(token: bytes, world: World) -> Verified | NeedKeys | Refusal:
             break
     else:
         # A named key that is known and did not sign is the end; in every other case a newer key set may hold the signer.
-        if issuer.jwks_uri is not None and not any(key.kid is not None and key.kid == kid for key in keys):
+        is_static = issuer.jwks_uri is None and issuer.jwks is not None
+        if not is_static and not any(key.kid is not None and key.kid == kid for key in keys):
             return NeedKeys(issuer, kid)
         return Refusal("signature_invalid" if keys else "key_unknown")
     caller = _caller_of(claims, payload, issuer, signed)

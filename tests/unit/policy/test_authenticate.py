@@ -474,8 +474,9 @@ def test_a_principals_teams_are_taken_from_the_snapshot_each_time() -> None:
     assert reason(token, World(index_of(voice_workspace(principals=())), keys=keys)) == "principal_unknown"
 
 
-def test_an_unknown_kid_of_a_fetched_set_asks_for_the_keys_once() -> None:
-    issuer = idp_issuer(jwks=None, jwks_uri=FETCHED)
+@pytest.mark.parametrize("address", [FETCHED, None], ids=["named", "discovered"])
+def test_an_unknown_kid_of_a_fetched_set_asks_for_the_keys_once(address: str | None) -> None:
+    issuer = idp_issuer(jwks=None, jwks_uri=address)
     world = world_of(issuers=(issuer,))
 
     assert answer(idp_token(), world) == NeedKeys(issuer, "k1")
@@ -483,8 +484,9 @@ def test_an_unknown_kid_of_a_fetched_set_asks_for_the_keys_once() -> None:
     assert caller(idp_token(), world).principal == "u-alice"
 
 
-def test_a_known_kid_that_did_not_sign_asks_for_nothing() -> None:
-    world = world_of(issuers=(idp_issuer(jwks=None, jwks_uri=FETCHED),))
+@pytest.mark.parametrize("address", [FETCHED, None], ids=["named", "discovered"])
+def test_a_known_kid_that_did_not_sign_asks_for_nothing(address: str | None) -> None:
+    world = world_of(issuers=(idp_issuer(jwks=None, jwks_uri=address),))
     world.keys.set_keys("i-idp", jwks(signing_key()))
 
     assert reason(idp_token(signing_key("ES256", "k1", seed=1)), world) == "signature_invalid"
