@@ -150,7 +150,7 @@ def admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) ->
     else:
         if endpoint.model_key is not None and endpoint.judged != "message":
             return Refusal("model_missing")
-        if endpoint.is_answered_here:
+        if endpoint.is_answered_here and match.pin is None:
             found = next(iter(access.accounts(profile)), None) or Refusal("account_not_granted")
         else:
             found = resolve.without_model(caller, access, profile, match.pin)

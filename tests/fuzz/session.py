@@ -82,7 +82,9 @@ def fuzz_session(data: bytes) -> None:
     if "Finish" not in played.log:
         played.run(session.client_gone(played.now))
     assert played.log.count("Finish") == 1
-    assert len(played.contexts) == played.settled.contexts
+    refused = sum(context.outcome == "refused" for context in played.contexts)
+    assert refused == played.settled.contexts_refused
+    assert len(played.contexts) - refused == played.settled.contexts
     for context in played.contexts:
         assert context.ended_at >= context.started_at
     _well_formed("server", bytes(played.to_client))

@@ -24,6 +24,7 @@ def spellings(text: str) -> dict[str, bytes]:
         "JSON-escaped": json.dumps(text)[1:-1].encode(),
         "JSON-escaped whole": "".join(f"\\u{ord(letter):04x}" for letter in text).encode(),
         "percent-encoded": quote(text, safe="").encode(),
+        "percent-encoded but for slashes": quote(text).encode(),
         "form-encoded": quote_plus(text).encode(),
         "percent-encoded whole": "".join(f"%{byte:02X}" for byte in data).encode(),
         "percent-encoded whole in lower case": "".join(f"%{byte:02x}" for byte in data).encode(),
