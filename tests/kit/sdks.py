@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "tests" / "sdks"
 INSTALLED = ROOT / ".cache" / "sdks"
-SDKS = ("py-2.0.17", "py-3.5.1", "js-3.5.1", "js-4.2.0", "livekit", "pipecat")
+SDKS = ("py-2.0.17", "py-3.5.1", "js-3.5.1", "js-4.2.0", "livekit", "pipecat", "js-oidc")
 TRIES = 3
 FINAL = ("mismatch", "EINTEGRITY")
 """what a tool says of a file that is not the one that was locked: trying again would not help"""
@@ -101,9 +102,18 @@ def lock(sdk: str) -> None:
     folder = LOCKS / sdk
     if sdk.startswith("js-"):
         _npm(sdk, folder, "install", "--package-lock-only", "--omit-lockfile-registry-resolved")
+        _drop_funding(folder / "package-lock.json")
     else:
         resolve = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
         _run(sdk, [_uv(), "pip", "compile", "requirements.in", *resolve, "--output-file", "requirements.lock"], folder)
+
+
+def _drop_funding(file: Path) -> None:
+    """Take out of a lock whom its packages ask for money: addresses, which npm needs for nothing."""
+    locked = json.loads(file.read_text())
+    for package in locked["packages"].values():
+        package.pop("funding", None)
+    file.write_text(json.dumps(locked, indent=2) + "\n")
 
 
 def _uv() -> str:
