@@ -55,8 +55,8 @@ class Limits:
 class KeySets(Protocol):
     """Fetches issuers' key sets."""
 
-    def refresh(self, issuer: Issuer) -> Awaitable[None]:
-        """Bring the issuer's keys up to date; shared, and at most once per 10 s an issuer. Never raises."""
+    def refresh(self, issuer: Issuer, kid: str | None = None) -> Awaitable[None]:
+        """Bring the issuer's keys up to date, for a key that is asked for; shared, at most once per 10 s. Never raises."""
 
 
 class Credentials(Protocol):

@@ -227,7 +227,7 @@ class Exchange:
 
     async def _refresh_keys(self, need: NeedKeys) -> None:
         with self._one_request():
-            await self.context.key_sets.refresh(need.issuer)
+            await self.context.key_sets.refresh(need.issuer, need.kid)
             if not self._is_over:
                 self._judge()
 

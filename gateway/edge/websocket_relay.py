@@ -262,7 +262,7 @@ class Relay(asyncio.Protocol):
         self._key = key
         decision = decide(head, None, context.world(), context.clock())
         if isinstance(decision, NeedKeys):
-            await context.key_sets.refresh(decision.issuer)
+            await context.key_sets.refresh(decision.issuer, decision.kid)
             decision = decide(head, None, context.world(), context.clock())
             if isinstance(decision, NeedKeys):
                 decision = without_key(decision, context.world())

@@ -43,6 +43,8 @@ class _Known:
     """monotonic seconds; 0.0: never"""
     asked_at: float = float("-inf")
     under_way: asyncio.Future[None] | None = None
+    has_begun: bool = False
+    """what is under way has asked already: a key may be newer than its answer"""
     failures: int = 0
 
 
@@ -66,17 +68,22 @@ class KeySets:
         self._on_fetch = on_fetch
         self._known: dict[str, _Known] = {}
 
-    async def refresh(self, issuer: Issuer) -> None:
+    async def refresh(self, issuer: Issuer, kid: str | None = None) -> None:
         """Bring the issuer's keys up to date. Shared by all who ask; at most one fetch per 10 s an issuer. Never raises.
 
-        Within 10 s of the fetch before, it waits for the rest of them: a key may be new since then.
+        Within 10 s of the fetch before, it waits for the rest of them: a key may be new since then. kid: who comes while a
+        fetch is answered already, and does not find this key in it, waits for the one after.
         """
         if _is_static(issuer):
             self._take_static(issuer)
             return
         known = self._of(issuer)
-        under_way = known.under_way or self._ask(known)
-        await asyncio.shield(under_way)
+        has_begun = known.has_begun
+        await asyncio.shield(known.under_way or self._ask(known))
+        if has_begun and kid is not None:
+            keys = self._store.world.keys
+            if not any(key.kid == kid for key in keys.candidates(issuer, kid)):
+                await asyncio.shield(known.under_way or self._ask(known))
 
     async def run(self) -> None:
         """Keep the sets of all issuers of the configuration fresh, until cancelled."""
@@ -132,6 +139,7 @@ class KeySets:
             if pause > 0:
                 await self._sleep(pause)
             known.asked_at = self._clock()
+            known.has_begun = True
             document = await self._fetch(await self._address(issuer))
             if self._known.get(issuer.id) is known:  # else its source changed meanwhile, and this set is of the old one
                 self._set(issuer, document)
@@ -143,6 +151,7 @@ class KeySets:
             self._on_fetch("failed")
             _log.warning("key set not fetched", issuer=issuer.issuer, failures=known.failures, why=str(fault))
         finally:
+            known.has_begun = False
             known.under_way = None
 
     async def _address(self, issuer: Issuer) -> str:

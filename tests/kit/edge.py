@@ -77,7 +77,7 @@ class GivenKeySets:
         self.documents = documents
         self.refreshed: list[str] = []
 
-    async def refresh(self, issuer: Issuer) -> None:
+    async def refresh(self, issuer: Issuer, kid: str | None = None) -> None:
         """Take the issuer's document, if there is one."""
         self.refreshed.append(issuer.id)
         await asyncio.sleep(0)

@@ -38,8 +38,8 @@ class World:
 
     async def fetch(self, address: str) -> bytes:
         self.asked.append(address)
-        await asyncio.sleep(0)
         document = self.documents.get(address)
+        await asyncio.sleep(0)
         if document is None:
             raise FetchFailed("not reached")
         return document
@@ -96,6 +96,18 @@ async def test_a_new_key_is_known_after_a_refresh(world: World) -> None:
 
     assert world.knows("k1")
     assert world.knows("k2")
+
+
+async def test_who_comes_during_a_fetch_and_does_not_find_its_key_in_it_asks_once_more(world: World) -> None:
+    first = asyncio.ensure_future(world.key_sets.refresh(ISSUER, "k1"))
+    while not world.asked:
+        await asyncio.sleep(0)
+    world.documents["https://idp.test/keys"] = jwks(signing_key(), signing_key(kid="k2"))
+
+    await asyncio.gather(first, world.key_sets.refresh(ISSUER, "k1"), world.key_sets.refresh(ISSUER, "k2"))
+
+    assert world.knows("k2")
+    assert len(world.asked) == 2
 
 
 async def test_keys_are_kept_while_the_issuer_is_away(world: World) -> None:
