@@ -43,7 +43,7 @@ def from_checkpoint(path: Path) -> Parameters:
             for part, state in parts.items()
             for name, tensor in state.items()
         }
-    except (OSError, RuntimeError, pickle.UnpicklingError, AttributeError, ValueError) as error:
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, AttributeError, ValueError) as error:
         raise EngineError(f"{path} is no checkpoint that can be read: {type(error).__name__}") from error
     return dict(_folded(tensors))
 
