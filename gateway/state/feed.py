@@ -12,7 +12,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -24,10 +24,11 @@ from contracts.manifest import Manifest, ManifestRefused
 from contracts.revocations import CommandRefused, EndSession, Revocation
 from contracts.snapshot import Chunk, snapshot_of
 from gateway.bus import Bus
+from gateway.state.difference import difference_steps
 from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks, cancelled
-from policy.index import Index, index_steps
+from policy.index import Index, Steps, next_index_steps
 
 _log = structlog.get_logger("gateway.state.feed")
 
@@ -43,6 +44,8 @@ _CONSUMER_IDLE_SECONDS = 30
 """how long the server keeps the consumer of a watch that went away"""
 _RELEASED_AT_ONCE = 4000
 _FAULTS = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
+
+R = TypeVar("R")
 
 
 class ChunkMissing(Exception):
@@ -79,10 +82,13 @@ class Feed:
         self._keys = tuple(manifest_keys)
         self._clock = clock
         self._observer = observer
-        self._applying = asyncio.Lock()
+        self.applying = asyncio.Lock()
+        """held while a manifest is put in force"""
         self._manifest: Manifest | None = None
         self._signed = b""
         self._chunks: dict[str, Chunk] = {}
+        self._index = Index(0)
+        """the index over them"""
         self._unsaved: dict[str, bytes] = {}
         self._to_save = asyncio.Event()
         self._saved_revision = 0
@@ -224,7 +230,7 @@ class Feed:
 
     async def _apply(self, signed: bytes, fetch: Callable[[str], Awaitable[bytes | None]]) -> bool:
         """Put a manifest's configuration in force; False, with a log line, if it must not be or cannot be."""
-        async with self._applying:
+        async with self.applying:
             try:
                 found = manifest.opened(signed, self._keys, self._store.revision)
             except ManifestRefused as refusal:
@@ -238,7 +244,7 @@ class Feed:
             gc.disable()
             try:
                 chunks = await self._gathered(found, fetch)
-                index = await self._indexed(found, chunks)
+                index, chunks = await self._indexed(found, chunks)
             except (ChunkMissing, codec.Undecodable) as fault:
                 _log.error("snapshot not usable", revision=found.revision, why=str(fault))
                 self._observer.on_refused("chunks")
@@ -246,8 +252,8 @@ class Feed:
             finally:
                 gc.freeze()  # before the collector is on again: its first round would walk over all that was made
                 gc.enable()
-            self._manifest, self._signed, self._chunks = found, signed, chunks
-            releasing = _released(self._store.swap(index))
+            self._manifest, self._signed, self._chunks, self._index = found, signed, chunks, index
+            releasing = _released(self._store.swap(index), index)
             seconds = time.perf_counter() - started
             self._observer.on_applied(seconds)
             _log.info("configuration in force", revision=found.revision, apply_ms=round(seconds * 1000, 1))
@@ -255,7 +261,7 @@ class Feed:
         return True
 
     async def _gathered(self, found: Manifest, fetch: Callable[[str], Awaitable[bytes | None]]) -> dict[str, Chunk]:
-        """Return the manifest's chunks; those that are held already keep their records, and with them cached tokens."""
+        """Return the manifest's chunks by name, those that are held already and the others fetched."""
         missing = [name for name in found.chunks if name not in self._chunks]
         chunks = {name: self._chunks[name] for name in found.chunks if name in self._chunks}
         for at in range(0, len(missing), _FETCHES_AT_ONCE):
@@ -268,18 +274,17 @@ class Feed:
                 await asyncio.sleep(0)
         return chunks
 
-    async def _indexed(self, found: Manifest, chunks: dict[str, Chunk]) -> Index:
-        steps = index_steps(snapshot_of(found.revision, found.created_at_ms, chunks.values()))
-        slice_began = time.perf_counter()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                index: Index = stop.value
-                return index
-            if time.perf_counter() - slice_began > _SLICE_SECONDS:
-                await asyncio.sleep(0)
-                slice_began = time.perf_counter()
+    async def _indexed(self, found: Manifest, chunks: dict[str, Chunk]) -> tuple[Index, dict[str, Chunk]]:
+        """Return the index over the chunks, made from the one in force and what is different, and the chunks to hold."""
+        difference = await _in_slices(difference_steps(self._chunks, chunks))
+        when = found.revision, found.created_at_ms
+        steps = next_index_steps(
+            self._index,
+            snapshot_of(*when, difference.gone),
+            snapshot_of(*when, difference.come),
+            lambda: snapshot_of(*when, difference.chunks.values()),
+        )
+        return await _in_slices(steps), difference.chunks
 
     async def _check_for_ever(self) -> None:
         """Ask every few seconds whether anything was missed; what was not is confirmed to be fresh."""
@@ -355,12 +360,27 @@ async def _watching(bucket: KeyValue, keys: str) -> AsyncIterator[KeyValue.KeyWa
             await watcher.stop()  # type: ignore[no-untyped-call]  # nats-py's own
 
 
-async def _released(index: Index) -> None:
-    """Let go of an index slice by slice: dropping 100,000 entries at once stalls the loop. Others may still hold it."""
+async def _in_slices(steps: Steps[R]) -> R:
+    """Return what the steps lead to; others have the loop in between."""
+    slice_began = time.perf_counter()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        if time.perf_counter() - slice_began > _SLICE_SECONDS:
+            await asyncio.sleep(0)
+            slice_began = time.perf_counter()
+
+
+async def _released(index: Index, successor: Index) -> None:
+    """Let go of what an index does not share with its successor, slice by slice: dropping 100,000 entries at once stalls
+    the loop. Others may still hold it."""
     parts: list[list[object]] = []
     for name in Index.__slots__:
         held = getattr(index, name)
-        if isinstance(held, dict):
+        if isinstance(held, dict) and held is not getattr(successor, name):
             parts += [list(held), list(held.values())]
     del held, index
     for part in parts:

@@ -1,7 +1,7 @@
 """Lookups over a snapshot, built in slices."""
 
 from contracts.snapshot import Grant, Model, Principal, Snapshot
-from policy.index import index_of, index_steps
+from policy.index import Index, at_once, index_of, index_steps, next_index_steps
 from tests.kit.identities import voice_workspace
 
 
@@ -72,6 +72,19 @@ def test_records_that_point_nowhere_are_left_out() -> None:
 
     assert ("w1", "user:u-bob") not in index.grants
     assert ("w1", "sonic-9") not in index.models
+
+
+def test_one_changed_grant_shares_every_other_lookup_with_the_index_before() -> None:
+    snapshot = voice_workspace()
+    before = index_of(snapshot)
+    gone = Snapshot(revision=2, created_at_ms=0, grants=snapshot.grants[:1])
+
+    after = at_once(next_index_steps(before, gone, Snapshot(revision=2, created_at_ms=0), lambda: snapshot))
+
+    made_anew = {name for name in Index.__slots__ if getattr(after, name) is not getattr(before, name)}
+    assert made_anew == {"revision", "grants", "accounts_in_use", "_access"}
+    assert [grant.id for grant in before.grants["w1", "team:voice"]] == ["g1", "g2"]
+    assert [grant.id for grant in after.grants["w1", "team:voice"]] == ["g2"]
 
 
 def test_what_a_principal_may_use_is_worked_out_once() -> None:
