@@ -63,7 +63,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     registry = CollectorRegistry()
     publisher = Publisher(
         database,
-        BusSettings(settings.nats_url, settings.nats_seed, settings.nats_replicas, tls_ca_file=settings.nats_ca_file),
+        BusSettings(settings.nats_url, settings.nats_seed, settings.nats_replicas, tls=settings.nats_tls),
         PublisherSettings(settings.manifest_key, settings.public_url),
         clock,
         Metrics(registry),

@@ -4,15 +4,20 @@ Read once, in `main`. Every mistake is one plain sentence that names the variabl
 never quoted. Read next: `app`.
 """
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from contracts.secret import Secret
 from control_plane.clickhouse.connection import ClickHouse
 from control_plane.vault import KeyFileError, read_keys
 from control_plane.worker.environment import SettingsError as WorkerSettingsError
+from control_plane.worker.environment import nats_tls
+
+T = TypeVar("T")
 
 
 class SettingsError(ValueError):
@@ -34,7 +39,7 @@ class Settings:
     nats_url: str
     nats_seed: Secret | None
     nats_replicas: int
-    nats_ca_file: str | None
+    nats_tls: ssl.SSLContext | None
     owner_secret_file: Path | None
     allowed_origins: tuple[str, ...]
     clickhouse: ClickHouse | None
@@ -56,12 +61,12 @@ class Settings:
             nats_url=_required(environ, "GLOTTIS_NATS_URL", "the NATS server's address, for example nats://127.0.0.1:4222"),
             nats_seed=_secret_file(environ, "GLOTTIS_NATS_SEED_FILE"),
             nats_replicas=_count(environ, "GLOTTIS_NATS_REPLICAS", 1),
-            nats_ca_file=environ.get("GLOTTIS_NATS_CA_FILE") or None,
+            nats_tls=_of_worker(nats_tls, environ),
             owner_secret_file=Path(owner_file) if owner_file else None,
             allowed_origins=tuple(
                 part.strip() for part in environ.get("GLOTTIS_ALLOWED_PRIVATE_ORIGINS", "").split(",") if part.strip()
             ),
-            clickhouse=_clickhouse(environ),
+            clickhouse=_of_worker(ClickHouse.from_env, environ),
         )
 
     def owner_secret(self) -> Secret | None:
@@ -94,9 +99,10 @@ def secret_or_file(environ: Mapping[str, str], name: str) -> Secret | None:
     return Secret(environ[name]) if environ.get(name) else _secret_file(environ, f"{name}_FILE")
 
 
-def _clickhouse(environ: Mapping[str, str]) -> ClickHouse | None:
+def _of_worker(read: Callable[[Mapping[str, str]], T], environ: Mapping[str, str]) -> T:
+    """Return a setting that the workers have as well."""
     try:
-        return ClickHouse.from_env(environ)
+        return read(environ)
     except WorkerSettingsError as error:
         raise SettingsError(str(error)) from error
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from contracts.subjects import AGGREGATOR_INBOX
 from control_plane.clickhouse.connection import ClickHouse
 from control_plane.worker.bus import BusSettings
-from control_plane.worker.environment import SettingsError, listen_address, nats_url, positive_seconds, secret_in_file
+from control_plane.worker.environment import SettingsError, listen_address, nats_tls, nats_url, positive_seconds, secret_in_file
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ class Settings:
         if clickhouse is None:
             raise SettingsError("GLOTTIS_CLICKHOUSE_URL must be set, for example http://127.0.0.1:8123.")
         return cls(
-            bus=BusSettings(nats_url(environ), secret_in_file(environ, "GLOTTIS_NATS_SEED_FILE"), AGGREGATOR_INBOX),
+            bus=BusSettings(
+                nats_url(environ), secret_in_file(environ, "GLOTTIS_NATS_SEED_FILE"), AGGREGATOR_INBOX, nats_tls(environ)
+            ),
             clickhouse=clickhouse,
             listen=listen_address(environ, "GLOTTIS_AGGREGATOR_LISTEN", "127.0.0.1:9464"),
             ack_wait_seconds=positive_seconds(environ, "GLOTTIS_AGGREGATOR_ACK_WAIT_SECONDS", 30),

@@ -13,7 +13,7 @@ from contracts.exports import ExportTarget
 from contracts.secret import Secret
 from contracts.subjects import EXPORTER_INBOX
 from control_plane.worker.bus import BusSettings
-from control_plane.worker.environment import SettingsError, listen_address, nats_url, positive_seconds, secret_in_file
+from control_plane.worker.environment import SettingsError, listen_address, nats_tls, nats_url, positive_seconds, secret_in_file
 
 
 class _TargetInFile(ExportTarget, frozen=True, kw_only=True):
@@ -47,7 +47,9 @@ class Settings:
         """Return the settings. Raises SettingsError, one sentence that names the variable."""
         targets, headers = _targets_in_file(environ)
         return cls(
-            bus=BusSettings(nats_url(environ), secret_in_file(environ, "GLOTTIS_NATS_SEED_FILE"), EXPORTER_INBOX),
+            bus=BusSettings(
+                nats_url(environ), secret_in_file(environ, "GLOTTIS_NATS_SEED_FILE"), EXPORTER_INBOX, nats_tls(environ)
+            ),
             listen=listen_address(environ, "GLOTTIS_EXPORTER_LISTEN", "127.0.0.1:9465"),
             targets=targets,
             secret_headers=headers,

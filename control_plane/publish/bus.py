@@ -51,6 +51,8 @@ class ManifestMoved(Exception):
 class BusSettings:
     """url: of the server; seed: nkey seed of the control plane's user, None where the server asks for none.
 
+    tls: how to check the server's certificate where the url says `tls://`; None: by the system's authorities.
+
     max_event_bytes: what each event stream may hold; beyond it gateways keep events in their spools (`discard: new`).
     """
 
@@ -59,7 +61,7 @@ class BusSettings:
     replicas: int = 1
     max_event_bytes: int = 4 * 1024**3
     max_config_bytes: int = 1024**3
-    tls_ca_file: str | None = None
+    tls: ssl.SSLContext | None = None
 
 
 class Bus:
@@ -80,8 +82,8 @@ class Bus:
         options: dict[str, object] = {}
         if settings.seed is not None:
             options["nkeys_seed_str"] = settings.seed.reveal().decode().strip()
-        if settings.tls_ca_file is not None:
-            options["tls"] = ssl.create_default_context(cafile=settings.tls_ca_file)
+        if settings.tls is not None:
+            options["tls"] = settings.tls
         client = await nats.connect(
             settings.url,
             name="glottis control plane",

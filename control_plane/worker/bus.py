@@ -7,6 +7,7 @@ to `error_cb` alone. Knows no event. Read next: `contracts.subjects`, which name
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -36,11 +37,13 @@ Fault = (nats.errors.Error, OSError, asyncio.TimeoutError)
 @dataclass(frozen=True)
 class BusSettings:
     """url: of the server; seed: the nkey seed of this process's user, None where the server asks for none; inbox: the
-    prefix that the role's permissions name."""
+    prefix that the role's permissions name; tls: how to check the server's certificate where the url says `tls://`, None:
+    by the system's authorities."""
 
     url: str
     seed: Secret | None
     inbox: str
+    tls: ssl.SSLContext | None = None
 
 
 class Bus:
@@ -70,6 +73,7 @@ class Bus:
             name=self._process,
             nkeys_seed_str=None if seed is None else seed.reveal().decode(),
             inbox_prefix=self._settings.inbox.encode(),
+            tls=self._settings.tls,
             max_reconnect_attempts=-1,
             reconnect_time_wait=_RETRY_SECONDS,  # type: ignore[arg-type]  # seconds; only its annotation says int
             connect_timeout=2,

@@ -3,6 +3,7 @@
 Called by each worker's `Settings.from_env`, which gets the environment as an argument: nothing here reads `os.environ`.
 """
 
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def positive_seconds(environ: Mapping[str, str], variable: str, default: float) 
     if not 0 < seconds < 86_400:
         raise SettingsError(f"{variable} must be a number of seconds above 0 and below a day, for example {default:g}.")
     return seconds
+
+
+def nats_tls(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return how to check the bus's certificate: by the authorities in GLOTTIS_NATS_CA_FILE; None: by the system's."""
+    path = environ.get("GLOTTIS_NATS_CA_FILE", "")
+    if not path:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:  # ssl.SSLError is one
+        raise SettingsError(
+            f"GLOTTIS_NATS_CA_FILE names {path}, which is not a readable file of certificates. Name a PEM file of authorities."
+        ) from error
 
 
 def nats_url(environ: Mapping[str, str]) -> str:

@@ -4,11 +4,12 @@ Postgres: a database a test. NATS: an account a test (streams, buckets and subje
 others, so the real names can be used). ClickHouse: a database a test. A test that kills or restarts a server starts
 its own with `postgres_server`, `nats_server` or `clickhouse_server` from here.
 
-Fixtures: postgres_database, nats_account, clickhouse_database. They come with tests/conftest.py.
+Fixtures: postgres_database, nats_account, tls_nats, clickhouse_database. They come with tests/conftest.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ import pytest_asyncio
 
 from contracts.secret import Secret
 from contracts.subjects import ROLES, Permissions
+from glottis.certificates import ensure_certificates
 from glottis.embedded.clickhouse import HOST, USER, Clickhouse
 from glottis.embedded.nats import Nats, NatsUser, locate_program
 from glottis.embedded.postgres import (
@@ -41,7 +44,8 @@ from glottis.embedded.postgres import (
     ensure_role,
     locate_programs,
 )
-from glottis.processes import unprivileged_identity
+from glottis.keys import nats_public_key
+from glottis.processes import Command, unprivileged_identity
 from tests.kit.processes import Child, free_port
 
 PASSWORD: Final = Secret("test-password")
@@ -170,6 +174,58 @@ def nats_server(
     with Child(server.command(), folder / "nats.log") as child:
         child.wait_until(lambda: server.is_ready(seed, _PERMISSIONS[ADMIN]))
         yield server, child
+
+
+@dataclass(frozen=True)
+class TlsNats:
+    """A NATS server that speaks TLS only. authority: the PEM file that a client needs; seeds: as an account's."""
+
+    url: str
+    authority: Path
+    seeds: Mapping[str, Secret]
+
+
+@contextmanager
+def tls_nats_server(folder: Path) -> Iterator[TlsNats]:
+    """A running NATS server with a certificate of an authority of its own, as a cluster's NATS has it."""
+    certificates = ensure_certificates(folder, datetime.now(UTC))
+    seeds, port = nats_seeds(), free_port()
+    users = [
+        {
+            "nkey": nats_public_key(seed),
+            "permissions": {
+                "publish": {"allow": list(_PERMISSIONS[role].publish)},
+                "subscribe": {"allow": list(_PERMISSIONS[role].subscribe)},
+            },
+        }
+        for role, seed in seeds.items()
+    ]
+    configuration = folder / "nats-tls.conf"
+    configuration.write_text(
+        json.dumps(
+            {
+                "listen": f"127.0.0.1:{port}",
+                "jetstream": {"store_dir": str(folder / "nats-tls")},
+                "tls": {"cert_file": str(certificates.server), "key_file": str(certificates.server_key), "timeout": 5},
+                "accounts": {"A": {"jetstream": "enabled", "users": users}},
+            }
+        )
+    )
+    command = Command((str(locate_program()), "-c", str(configuration)), environment(), folder)
+    with Child(command, folder / "nats-tls.log") as child:
+
+        async def is_ready() -> bool:
+            return "Server is ready" in child.output
+
+        child.wait_until(is_ready)
+        yield TlsNats(f"tls://127.0.0.1:{port}", certificates.authority, seeds)
+
+
+@pytest.fixture
+def tls_nats(tmp_path: Path) -> Iterator[TlsNats]:
+    """A NATS server of this test's own that speaks TLS only."""
+    with tls_nats_server(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

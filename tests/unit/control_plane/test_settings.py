@@ -91,6 +91,13 @@ def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Settings.from_env({**environment(tmp_path), "GLOTTIS_KEK_FILE": "/nowhere/key"})
 
 
+def test_authorities_of_the_bus_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("not a certificate")
+    with pytest.raises(SettingsError) as error:
+        Settings.from_env({**environment(tmp_path), "GLOTTIS_NATS_CA_FILE": str(tmp_path / "ca.pem")})
+    assert str(error.value).endswith("which is not a readable file of certificates. Name a PEM file of authorities.")
+
+
 def test_the_owner_secret_is_read_anew_each_time_and_a_short_one_is_none(tmp_path: Path) -> None:
     file = tmp_path / "owner.secret"
     settings = Settings.from_env({**environment(tmp_path), "GLOTTIS_OWNER_SECRET_FILE": str(file)})

@@ -36,6 +36,8 @@ def test_secrets_are_read_from_files_and_do_not_print(tmp_path: Path) -> None:
         ("GLOTTIS_CLICKHOUSE_URL", "http://host:8123/x; DROP DATABASE y"),
         ("GLOTTIS_CLICKHOUSE_PASSWORD_FILE", "/nowhere/password"),
         ("GLOTTIS_NATS_SEED_FILE", "/nowhere/seed"),
+        ("GLOTTIS_NATS_CA_FILE", "/nowhere/ca"),
+        ("GLOTTIS_NATS_CA_FILE", __file__),
         ("GLOTTIS_AGGREGATOR_LISTEN", "9464"),
         ("GLOTTIS_AGGREGATOR_LISTEN", "127.0.0.1:99999"),
         ("GLOTTIS_AGGREGATOR_ACK_WAIT_SECONDS", "soon"),
