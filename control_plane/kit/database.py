@@ -1,15 +1,17 @@
 """Connections and transactions, each bound to one workspace before its first statement.
 
 Row-level security shows a transaction only the rows of the workspace named in `glottis.workspace`; without one it sees
-none. `publisher` transactions read all workspaces and write nothing of theirs. Knows no table. Read next: `unit`.
+none. `publisher` transactions read all workspaces and write nothing of theirs. A server that goes silent without closing
+holds nobody up for ever: its connection is cut. Knows no table. Read next: `unit`.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
-from sqlalchemy import text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -21,6 +23,10 @@ OUTBOX_CHANNEL = "glottis_outbox"
 _STATEMENT_TIMEOUT = "30s"
 _LOCK_TIMEOUT = "4s"
 _IDLE_TIMEOUT = "60s"
+_CHECKOUT_SECONDS = 6.0
+"""how long a connection may take that is made, or asked whether it is still alive"""
+_SILENCE_SECONDS = 35.0
+"""after which a statement is given up: the server itself ends one sooner, so what is silent is the network"""
 
 
 class Database:
@@ -44,6 +50,8 @@ class Database:
                 },
             },
         )
+        event.listen(self._engine.sync_engine, "before_cursor_execute", _arm)
+        event.listen(self._engine.sync_engine, "after_cursor_execute", _disarm)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -52,30 +60,78 @@ class Database:
     @asynccontextmanager
     async def transaction(self, workspace: str) -> AsyncIterator[AsyncConnection]:
         """One transaction that sees and writes this workspace alone; committed at the end, rolled back on any exception."""
-        async with translated_faults(), self._engine.begin() as connection:
+        async with translated_faults(), self._begun() as connection:
             await connection.execute(text("SELECT set_config('glottis.workspace', :workspace, true)"), {"workspace": workspace})
             yield connection
 
     @asynccontextmanager
     async def system(self) -> AsyncIterator[AsyncConnection]:
         """One transaction without a workspace: it sees no tenant's row, only the deployment's own tables."""
-        async with translated_faults(), self._engine.begin() as connection:
+        async with translated_faults(), self._begun() as connection:
             yield connection
 
     @asynccontextmanager
     async def publisher(self) -> AsyncIterator[AsyncConnection]:
         """One transaction over all workspaces, at one moment of the database (repeatable read); it writes no tenant's row."""
-        async with translated_faults(), self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="REPEATABLE READ")
+        async with translated_faults(), self._begun("REPEATABLE READ") as connection:
+            await connection.execute(text("SELECT set_config('glottis.reader', 'publisher', true)"))
+            yield connection
+
+    @asynccontextmanager
+    async def _begun(self, isolation_level: str | None = None) -> AsyncIterator[AsyncConnection]:
+        async with asyncio.timeout(_CHECKOUT_SECONDS):
+            connection = await self._engine.connect()
+        try:
+            pooled = await connection.get_raw_connection()
+            guard = pooled.info[_GUARD] = _Guard(pooled.driver_connection)
+            if isolation_level is not None:
+                await connection.execution_options(isolation_level=isolation_level)
             async with connection.begin():
-                await connection.execute(text("SELECT set_config('glottis.reader', 'publisher', true)"))
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    guard.arm()  # the commit or the rollback may meet silence as well
+        finally:
+            await connection.close()
+            guard.disarm()
 
     async def session(self) -> asyncpg.Connection:
         """Return a connection outside the pool, for LISTEN and advisory locks; the caller closes it."""
         return await asyncpg.connect(
             self._url.reveal().decode(), timeout=5, server_settings={"application_name": "glottis-publisher"}
         )
+
+
+_GUARD = "glottis.guard"
+
+
+class _Guard:
+    """Cuts a connection off if it stays silent while it is armed; whoever waits for it is told so at once."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self) -> None:
+        self.disarm()
+        self._timer = asyncio.get_running_loop().call_later(_SILENCE_SECONDS, self._connection.terminate)
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _arm(connection: Connection, *_: object) -> None:
+    guard: _Guard | None = connection.info.get(_GUARD)
+    if guard is not None:
+        guard.arm()
+
+
+def _disarm(connection: Connection, *_: object) -> None:
+    guard: _Guard | None = connection.info.get(_GUARD)
+    if guard is not None:
+        guard.disarm()
 
 
 @asynccontextmanager

@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 _ADVISORY_LOCK = 0x676C6F74_70756273  # "glotpubs"
 _IDLE_SECONDS = 1.0
 _LOCK_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
+"""how long the session that holds the lock may leave a question without an answer"""
 _FIRST_BACKOFF_SECONDS, _LAST_BACKOFF_SECONDS = 0.1, 3.0
 _FRESH_SECONDS = 600.0
 """a manifest is signed anew at least this often, so that its time proves to gateways that the feed is alive"""
@@ -163,7 +165,7 @@ class Publisher:
                 self._wake.set()
 
             session.add_termination_listener(end)
-            while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _ADVISORY_LOCK):
+            while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _ADVISORY_LOCK, timeout=_ANSWER_SECONDS):
                 await self._follow()
                 await asyncio.sleep(_LOCK_SECONDS)
             self._forget()
@@ -175,8 +177,9 @@ class Publisher:
                 # Cleared before reading, so that a change which comes during the round brings another one.
                 self._wake.clear()
                 await self._round(bus)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _IDLE_SECONDS)
+                if not await self._is_woken():
+                    # A network that went silent takes the lock's session and its wake-ups along without a word.
+                    await session.fetchval("SELECT 1", timeout=_ANSWER_SECONDS)
             raise OSError("the database ended the publisher's session")
         finally:
             self.is_leader = False
@@ -184,6 +187,12 @@ class Publisher:
             # Closing releases the lock; a dead connection has released it already.
             with contextlib.suppress(*_FAULTS):
                 await session.close(timeout=2)
+
+    async def _is_woken(self) -> bool:
+        """Wait to be woken, for a while; tell whether somebody did."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _IDLE_SECONDS)
+        return self._wake.is_set()
 
     async def _follow(self) -> None:
         """Keep the revision up to date on a replica that does not publish."""

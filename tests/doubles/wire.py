@@ -30,6 +30,8 @@ class Wire:
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self._mode: Mode = ""
+        self._left: int | None = None
+        """bytes that clients may still send before it goes silent"""
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
         self.refused = 0
@@ -42,10 +44,15 @@ class Wire:
     @mode.setter
     def mode(self, mode: Mode) -> None:
         self._mode = mode
+        self._left = None
         if mode == "silent":
             self._may_pass.clear()
         else:
             self._may_pass.set()
+
+    def silent_after(self, count: int) -> None:
+        """Go silent once the clients have sent so many more bytes."""
+        self._left = count
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
@@ -70,6 +77,10 @@ class Wire:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, asker: asyncio.StreamWriter | None) -> None:
         """Pass one direction on until it ends. asker: who waits for an answer, if this is the direction of questions."""
         while data := await source.read(65_536):
+            if asker is not None and self._left is not None:
+                self._left -= len(data)
+                if self._left < 0:
+                    self.mode = "silent"
             await self._may_pass.wait()
             if self._mode == "slow":
                 await asyncio.sleep(_SLOW_SECONDS)

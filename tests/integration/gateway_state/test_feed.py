@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,38 +15,14 @@ from contracts import codec, manifest, revocations
 from contracts.revocations import EndSession, Revocation
 from contracts.secret import Secret
 from contracts.snapshot import Grant, Snapshot, Team
-from gateway.bus import Bus
-from gateway.state.feed import Feed, Observer
 from gateway.state.last_known_good import LastKnownGood
-from gateway.state.snapshot import SnapshotStore
-from gateway.tasks import Tasks
 from glottis.embedded.nats import Nats
 from tests.kit.configuration import ADMIN_PERMISSIONS, ControlPlane, at_revision
 from tests.kit.identities import voice_workspace
+from tests.kit.pods import Pod
 from tests.kit.processes import Child
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
 from tests.kit.waiting import until
-
-
-class Pod:
-    """A gateway's state, without the gateway."""
-
-    def __init__(self, url: str, seed: Secret, manifest_key: bytes, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self.refused: list[str] = []
-        self.tasks = Tasks()
-        self.store = SnapshotStore(3600, clock)
-        self.bus = Bus(url, seed, "pod-1")
-        observer = Observer(on_refused=self.refused.append)
-        self.feed = Feed(self.bus, self.store, LastKnownGood(folder), (manifest_key,), clock, observer, self.tasks)
-
-    async def start(self) -> None:
-        await self.feed.load()
-        self.bus.start(self.tasks)
-        self.feed.start()
-
-    async def stop(self) -> None:
-        await self.tasks.stop()
-        await self.bus.close()
 
 
 @pytest_asyncio.fixture
