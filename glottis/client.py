@@ -96,18 +96,26 @@ class ControlPlane:
                 return found
 
 
+class Refused(SetupError):
+    """The API refused. reason: its stable one; mistakes: field (as in the request's body) and sentence of each it lists."""
+
+    def __init__(self, what: str, to_do: str, reason: str, mistakes: Sequence[tuple[str, str]]) -> None:
+        super().__init__(what, to_do)
+        self.reason = reason
+        self.mistakes = tuple(mistakes)
+
+
 def _refusal(status: int, body: bytes) -> SetupError:
     """Turn problem details (RFC 9457) into the two sentences of a SetupError."""
     try:
         problem = json.loads(body)
-        sentences = [_named(mistake) for mistake in problem.get("errors", []) if "sentence" in mistake]
-        what = " ".join(sentences) or str(problem["detail"])
-        return SetupError(what, f"{problem['help']} (request {problem['request_id']})")
+        mistakes = [(str(one.get("field", "")), str(one["sentence"])) for one in problem.get("errors", []) if "sentence" in one]
+        what = " ".join(_named(field, sentence) for field, sentence in mistakes) or str(problem["detail"])
+        return Refused(what, f"{problem['help']} (request {problem['request_id']})", str(problem["reason"]), mistakes)
     except (ValueError, KeyError, TypeError, AttributeError):
         return SetupError(f"The control plane answered with status {status}.", "See its log.")
 
 
-def _named(mistake: dict[str, str]) -> str:
+def _named(field: str, sentence: str) -> str:
     # "Input should be greater than 60" alone leaves open which input; many sentences name theirs already.
-    field, sentence = str(mistake.get("field", "")), str(mistake["sentence"])
     return sentence if not field or field in sentence else f"{field}: {sentence}"

@@ -19,13 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
+from glottis.progress import CLEAR_LINE, SPIN_SECONDS, SPINNER
+
 _LOG_FILE_BYTES: Final = 5 * 1024 * 1024
 _QUEUED_LINES: Final = 2000
 _COLOURS: Final = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _RED: Final = 31
-_SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SPIN_SECONDS: Final = 0.1
-_CLEAR_LINE: Final = "\r\x1b[2K"
 
 
 class Console:
@@ -130,12 +129,12 @@ class Console:
         is_progress_shown = False
         while True:
             try:
-                item = self._lines.get(timeout=_SPIN_SECONDS if self._is_terminal else None)
+                item = self._lines.get(timeout=SPIN_SECONDS if self._is_terminal else None)
             except queue.Empty:
                 is_progress_shown = self._spin(time.monotonic() - began, is_progress_shown)
                 continue
             if is_progress_shown:
-                _write(self._stream, _CLEAR_LINE)
+                _write(self._stream, CLEAR_LINE)
                 is_progress_shown = False
             if item is None:
                 return
@@ -149,11 +148,11 @@ class Console:
         progress = self._progress
         if not progress:
             if is_shown:
-                _write(self._stream, _CLEAR_LINE)
+                _write(self._stream, CLEAR_LINE)
             return False
-        wheel = _SPINNER[int(seconds / _SPIN_SECONDS) % len(_SPINNER)]
+        wheel = SPINNER[int(seconds / SPIN_SECONDS) % len(SPINNER)]
         line = f"{wheel} {progress}"[: shutil.get_terminal_size().columns - 1]
-        _write(self._stream, f"{_CLEAR_LINE}{line}")
+        _write(self._stream, f"{CLEAR_LINE}{line}")
         return True
 
 

@@ -6,14 +6,14 @@ file's own folder, so that a file works from wherever the command is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from contracts.secret import Secret
 from glottis.errors import SetupError
-from policy.workspace_file import InvalidWorkspaceFile, Need, Problem, WorkspaceFile, material_problem, needs, parse
+from policy.workspace_file import InvalidWorkspaceFile, Need, Problem, WorkspaceFile, located, material_problem, needs, parse
 
 
 class InvalidFile(click.ClickException):
@@ -48,6 +48,11 @@ def read_workspace_file(path: Path) -> WorkspaceFile:
         return parse(text, None)
     except InvalidWorkspaceFile as invalid:
         raise InvalidFile(path, invalid.problems) from invalid
+
+
+def located_in(path: Path, mistakes: Sequence[tuple[str, str]]) -> InvalidFile:
+    """Return what is wrong with a file that was read already, as the control plane told it: field and sentence of each."""
+    return InvalidFile(path, located(path.read_text(encoding="utf-8"), mistakes))
 
 
 def fetch_material(path: Path, file: WorkspaceFile, environ: Mapping[str, str]) -> dict[str, Secret]:

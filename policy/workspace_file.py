@@ -7,7 +7,7 @@ bytes to `configuration`, which gives the records of `contracts.snapshot`. Read 
 """
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -284,6 +284,19 @@ def parse(text: str, allowed_origins: AllowedOrigins = ()) -> WorkspaceFile:
 def parse_document(document: Any, allowed_origins: AllowedOrigins = ()) -> WorkspaceFile:
     """Return the checked file from its JSON form (what `to_document` gave), with the same rules. Raises InvalidWorkspaceFile."""
     return _checked(document, {}, allowed_origins)
+
+
+def located(text: str, mistakes: Iterable[tuple[str, str]]) -> tuple[Problem, ...]:
+    """Return problems of a file that `parse` took, found elsewhere, each with the line of its field or of what holds it.
+
+    mistakes: field, as in `Problem`, and sentence.
+    """
+    _, lines = _read(text)
+    problems = _Problems(lines)
+    for field, sentence in mistakes:
+        steps = re.findall(r"[^.\[\]]+", field)
+        problems.add(tuple(int(step) if step.isdecimal() else step for step in steps), sentence)
+    return tuple(problems.in_order())
 
 
 def to_document(file: WorkspaceFile) -> dict[str, Any]:

@@ -103,6 +103,8 @@ async def mint_token(caller: Caller, request: Request, body: NewToken, idempoten
         account_ids = None
         if body.accounts is not None:
             account_ids = [(await rows.get(unit.connection, accounts, "account", name))["id"] for name in body.accounts]
+        if body.models is not None:
+            await service.check_models(unit.connection, body.models, account_ids)
         row, text = await issuer.mint(
             unit,
             {

@@ -7,7 +7,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.kit.rows import Row, any_of
-from control_plane.tables import outbox, principals, tokens
+from control_plane.tables import models, outbox, principals, tokens
 
 
 async def with_principal(connection: AsyncConnection, token_id: str) -> Row | None:
@@ -24,6 +24,14 @@ async def with_principal(connection: AsyncConnection, token_id: str) -> Row | No
     )
     row = (await connection.execute(query)).mappings().one_or_none()
     return None if row is None else dict(row)
+
+
+async def model_names(connection: AsyncConnection, account_ids: Iterable[str] | None) -> set[str]:
+    """Return the names of the models that the accounts have; None: that any account of the workspace has."""
+    query = select(models.c.name).distinct()
+    if account_ids is not None:
+        query = query.where(models.c.account_id == any_of(account_ids))
+    return set((await connection.execute(query)).scalars())
 
 
 async def mark_revoked(connection: AsyncConnection, ids: Iterable[str], now: datetime) -> list[Row]:

@@ -6,13 +6,14 @@ snapshot. Read next: `contracts.claims` (what gateways read) and `contracts.revo
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts import claims, codec
 from contracts.revocations import EndSession, key_of
@@ -32,6 +33,7 @@ API_TYP = "glottis-api+jwt"
 _SESSION_COMMAND_LIFETIME = timedelta(minutes=10)
 _LIFETIMES = {"personal": timedelta(days=90), "service_account": timedelta(days=365), "browser": timedelta(minutes=10)}
 _LONGEST_BROWSER_LIFETIME = timedelta(hours=1)
+_NAMED_MODELS = 20
 
 
 def issuer_of(public_url: str, workspace: str) -> str:
@@ -233,6 +235,19 @@ def signing_key_id(token: str) -> str | None:
         return None
     kid = head.get("kid")
     return kid if isinstance(kid, str) and kid.startswith("g") and len(kid) == 17 else None
+
+
+async def check_models(connection: AsyncConnection, names: Iterable[str], account_ids: Sequence[str] | None) -> None:
+    """Refuse a narrowing to a model that none of the accounts (None: of the workspace's) has: such a token admits nothing.
+
+    Raises Problem invalid_request, which names the models that there are.
+    """
+    known = await queries.model_names(connection, account_ids)
+    for name in names:
+        if name not in known:
+            where = "this workspace" if account_ids is None else "those accounts"
+            there_are = ", ".join(sorted(known)[:_NAMED_MODELS]) + (", …" if len(known) > _NAMED_MODELS else "")
+            raise invalid("models", f"There is no model {name!r} in {where}; there is {there_are or 'none'}.")
 
 
 def _digest(token: str) -> bytes:

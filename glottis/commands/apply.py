@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 
-from glottis.client import DEFAULT_DATA_DIR, ControlPlane
-from glottis.files import fetch_material, read_workspace_file
+from glottis.client import DEFAULT_DATA_DIR, ControlPlane, Refused
+from glottis.files import fetch_material, located_in, read_workspace_file
+from glottis.progress import progress
 from policy.workspace_file import json_schema, to_document
 
 _FILE = click.option(
@@ -48,19 +49,28 @@ def apply(path: Path, dry_run: bool, diff: bool, prune: bool, as_json: bool, dat
     accounts and so on that the file does not name stay, unless --prune is given. With --diff the exit status is 1 if
     something would change.
     """
-    file = read_workspace_file(path)
-    material = fetch_material(path, file, os.environ)
+    with progress(f"Reading {path}") as shown:
+        file = read_workspace_file(path)
+        shown.note("fetching what it refers to")
+        material = fetch_material(path, file, os.environ)
     body = {
         "document": to_document(file),
         "material": {key: secret.reveal().decode() for key, secret in material.items()},
         "prune": prune,
         "dry_run": dry_run or diff,
     }
-    answer = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/apply", body=body, timeout_seconds=_LONGEST_SECONDS)
+    control_plane = ControlPlane.find(os.environ, data_dir)
+    try:
+        with progress(f"{'Comparing' if dry_run or diff else 'Applying'} {path}"):
+            answer = control_plane.json("POST", "/api/v1/apply", body=body, timeout_seconds=_LONGEST_SECONDS)
+    except Refused as refused:
+        if refused.reason != "invalid_workspace_file" or not refused.mistakes:
+            raise
+        raise located_in(path, refused.mistakes) from refused
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
-        _show(answer, with_fields=diff)
+        _show(answer, with_fields=diff, prunes=prune)
     return 1 if diff and answer["changes"] else 0
 
 
@@ -84,7 +94,9 @@ def validate(path: Path | None, print_schema: bool) -> None:
 @_DATA_DIR
 def export(output: Path | None, data_dir: Path) -> None:
     """Print the workspace as a workspace file. Credentials are never exported: add references before you apply it elsewhere."""
-    text = ControlPlane.find(os.environ, data_dir).request("GET", "/api/v1/export")
+    control_plane = ControlPlane.find(os.environ, data_dir)
+    with progress("Exporting the workspace"):
+        text = control_plane.request("GET", "/api/v1/export", timeout_seconds=_LONGEST_SECONDS)
     if output is None:
         sys.stdout.buffer.write(text)
     else:
@@ -92,7 +104,7 @@ def export(output: Path | None, data_dir: Path) -> None:
         click.echo(f"Wrote {output}.")
 
 
-def _show(answer: dict[str, Any], *, with_fields: bool) -> None:
+def _show(answer: dict[str, Any], *, with_fields: bool, prunes: bool) -> None:
     changes = answer["changes"]
     for change in changes:
         mark, colour = _MARKS[change["action"]]
@@ -102,10 +114,15 @@ def _show(answer: dict[str, Any], *, with_fields: bool) -> None:
                 old = f"{json.dumps(before)} → " if change["action"] == "update" and after != "changed" else ""
                 click.echo(f"    {field}: {old}{json.dumps(after)}")
     counts = {action: sum(change["action"] == action for change in changes) for action in _MARKS}
-    would = "Would change" if answer["is_dry_run"] else "Changed"
-    if changes:
-        click.echo(f"{would}: {counts['create']} created, {counts['update']} updated, {counts['delete']} deleted.")
+    if not changes:
+        also = ", and holds nothing that the file does not name" if prunes else ""
+        click.echo(f"Nothing to change: the workspace matches the file{also}.")
+    elif answer["is_dry_run"]:
+        click.echo(
+            f"Would create {counts['create']}, update {counts['update']} and delete {counts['delete']}; nothing is changed yet."
+        )
+        click.echo(f"Make it so: the same command without --diff and --dry-run{', with --prune' if prunes else ''}.")
     else:
-        click.echo("Nothing to change: the workspace matches the file.")
+        click.echo(f"Changed: {counts['create']} created, {counts['update']} updated, {counts['delete']} deleted.")
     if answer["kept"]:
         click.echo(f"{len(answer['kept'])} more that the file does not name stay (--prune deletes them).")

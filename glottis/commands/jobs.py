@@ -15,6 +15,7 @@ import click
 
 from glottis.client import DEFAULT_DATA_DIR, ControlPlane
 from glottis.errors import SetupError
+from glottis.progress import progress
 
 _JOBS: Final = "/api/v1/usage/jobs"
 _POLL_SECONDS: Final = 1.0
@@ -59,9 +60,11 @@ def _ask(asked: Mapping[str, str], data_dir: Path, *, no_wait: bool) -> None:
     if no_wait:
         click.echo(job["id"])
         return
-    while job["state"] in ("asked", "running"):
-        time.sleep(_POLL_SECONDS)
-        job = control_plane.json("GET", f"{_JOBS}/{job['id']}")
+    with progress(f"Waiting for an aggregator to {asked['kind']}") as shown:
+        while job["state"] in ("asked", "running"):
+            shown.note(str(job["state"]))
+            time.sleep(_POLL_SECONDS)
+            job = control_plane.json("GET", f"{_JOBS}/{job['id']}")
     if job["state"] == "failed":
         raise SetupError(f"Job {job['id']} failed.", "See the aggregator's log for the reason.")
     for line in _result(job):

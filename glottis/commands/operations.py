@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import click
 
 from glottis.client import DEFAULT_DATA_DIR, ControlPlane
+from glottis.errors import SetupError
+from glottis.progress import progress
 from glottis.tables import show
+
+_POLL_SECONDS = 0.5
+_LONGEST_SECONDS = 900
 
 _DATA_DIR = click.option(
     "--data-dir", type=click.Path(path_type=Path), default=DEFAULT_DATA_DIR, help="Folder of a running `glottis up`."
@@ -115,16 +121,36 @@ def sessions(user: str | None, account: str | None, model: str | None, pod: str 
 
 
 @click.command()
+@click.option("--wait", "waits", is_flag=True, help="Return when every pod that is heard of runs the new revision.")
 @_DATA_DIR
-def republish(data_dir: Path) -> None:
+def republish(waits: bool, data_dir: Path) -> None:
     """Write everything that gateways read anew from the database, for example after the bus lost its disk."""
-    ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/republish")
-    click.echo("Asked for; `glottis pods` shows when pods run the new revision.", err=True)
+    control_plane = ControlPlane.find(os.environ, data_dir)
+    before = control_plane.json("GET", "/api/v1/pods")["revision"]
+    control_plane.json("POST", "/api/v1/republish")
+    if not waits:
+        click.echo("Asked for; `glottis pods` shows when pods run the new revision.", err=True)
+        return
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    with progress("Republishing") as shown:
+        while True:
+            if time.monotonic() > deadline:
+                raise SetupError("The new revision did not reach every pod.", "See `glottis pods`, and the control plane's log.")
+            found = control_plane.json("GET", "/api/v1/pods")
+            there = sum(pod["revision"] > before for pod in found["pods"])
+            if found["revision"] > before and there == len(found["pods"]):
+                break
+            shown.note("pods that run it" if found["revision"] > before else "writing")
+            shown.at(there, len(found["pods"]))
+            time.sleep(_POLL_SECONDS)
+    click.echo(f"Revision {found['revision']} is published; {there} pods run it.", err=True)
 
 
 @click.command()
 @_DATA_DIR
 def rewrap(data_dir: Path) -> None:
     """Move every stored secret to the first key of the key file, and seal it for the current fleet key."""
-    moved = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/rewrap")["moved"]
+    control_plane = ControlPlane.find(os.environ, data_dir)
+    with progress("Moving secrets to the first key"):
+        moved = control_plane.json("POST", "/api/v1/rewrap", timeout_seconds=_LONGEST_SECONDS)["moved"]
     click.echo(f"Moved {moved} secrets.")

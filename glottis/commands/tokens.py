@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +91,10 @@ def list_tokens(user: str | None, service_account: str | None, with_revoked: boo
         query.append(("principal", f"service_account:{service_account}"))
     control_plane = ControlPlane.find(os.environ, data_dir)
     rows = control_plane.items("/api/v1/tokens", query)
-    columns = ("id", "name", "principal", "kind", "audience", "expires_at", *(("revoked_at",) if with_revoked else ()))
-    show(rows, columns, as_json=as_json, empty="There are no tokens.")
+    now = datetime.now(UTC)
+    shown = rows if as_json else [{**row, "state": state(row, now)} for row in rows]
+    columns = ("id", "name", "principal", "kind", "audience", "state", "expires_at")
+    show(shown, columns, as_json=as_json, empty="There are no tokens.")
 
 
 @tokens.command()
@@ -117,6 +121,15 @@ def revoke(token_ids: tuple[str, ...], data_dir: Path) -> None:
     for token_id in token_ids:
         control_plane.json("DELETE", f"/api/v1/tokens/{token_id}")
         click.echo(f"Revoked {token_id}.", err=True)
+
+
+def state(token: Mapping[str, Any], now: datetime) -> str:
+    """Return what a token is worth now. Any: the API's JSON."""
+    if token["revoked_at"] is not None:
+        return f"revoked {token['revoked_at']}"
+    if datetime.fromisoformat(token["expires_at"]) <= now:
+        return "expired"
+    return "good" if token["revoke_at"] is None else f"rotated, good until {token['revoke_at']}"
 
 
 def seconds(text: str) -> int:

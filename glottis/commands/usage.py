@@ -29,22 +29,33 @@ _UNIT_HEADERS = {
 @click.option("--to", "end", default="", help="Before this date or time (UTC); now if not given.")
 @click.option("--bucket", type=click.Choice(["5m", "hour", "day", "month"]), help="Cut time into buckets.")
 @click.option("--where", multiple=True, metavar="DIMENSION=VALUE", help="Only this; repeat for more.")
-@click.option("--json", "form", flag_value="json", help="Print the API's JSON.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--data-dir", type=click.Path(path_type=Path), default=DEFAULT_DATA_DIR, help="Folder of a running `glottis up`.")
-def usage(by: str, start: str, end: str, bucket: str | None, where: tuple[str, ...], form: str | None, data_dir: Path) -> None:
+def usage(
+    by: str,
+    start: str,
+    end: str,
+    bucket: str | None,
+    where: tuple[str, ...],
+    as_json: bool,
+    as_csv: bool,
+    data_dir: Path,
+) -> None:
     """Show what was used and what it cost.
 
     Dimensions: user, team, account, provider, model, operation, kind, endpoint, exchange, token, pod, outcome and
     metadata.<key>. A unit that has no price is shown as unpriced, never as free.
     """
-    query = [("by", by), ("from", start), ("to", end), ("bucket", bucket or ""), ("format", "csv" if form == "csv" else "json")]
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are two forms of one answer: choose one of them.")
+    query = [("by", by), ("from", start), ("to", end), ("bucket", bucket or ""), ("format", "csv" if as_csv else "json")]
     query += [_filter(text) for text in where]
     control_plane = ControlPlane.find(os.environ, data_dir)
     path = "/api/v1/usage"
-    if form:
+    if as_json or as_csv:
         click.echo(control_plane.request("GET", path, query), nl=False)
-        if form == "json":
+        if as_json:
             click.echo()
         return
     for line in table(control_plane.json("GET", path, query)):

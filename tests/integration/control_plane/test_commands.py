@@ -76,6 +76,67 @@ async def test_diff_changes_nothing_and_tells_by_its_status(control_plane: Runni
         assert (await client.get("/teams")).json()["items"] == []
 
 
+async def test_a_dry_run_counts_what_would_change_and_changes_nothing(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", "--dry-run", folder=tmp_path)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-3:-1] == [
+        "Would create 5, update 1 and delete 0; nothing is changed yet.",
+        "Make it so: the same command without --diff and --dry-run.",
+    ]
+    async with control_plane.client() as client:
+        assert (await client.get("/teams")).json()["items"] == []
+        assert (await client.get("/accounts")).json()["items"] == []
+
+
+async def test_a_diff_that_would_prune_shows_what_it_would_delete(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "workspace.yaml").write_text("version: 1\nworkspace: {id: acme, name: Acme}\nusers: [{name: ada, role: owner}]\n")
+    await run(control_plane, "teams", "add", "voice", folder=tmp_path)
+    status, out, _ = await run(control_plane, "apply", "-f", "workspace.yaml", "--diff", "--prune", folder=tmp_path)
+    assert status == 1
+    assert out.splitlines() == [
+        "- team voice",
+        "Would create 0, update 0 and delete 1; nothing is changed yet.",
+        "Make it so: the same command without --diff and --dry-run, with --prune.",
+    ]
+    async with control_plane.client() as client:
+        assert [team["name"] for team in (await client.get("/teams")).json()["items"]] == ["voice"]
+
+
+async def test_an_origin_that_only_the_control_plane_refuses_is_told_by_line_and_field(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE.replace("127.0.0.1:8880", "10.0.0.7:8880"))
+    status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    assert (status, out) == (1, "")
+    assert err.splitlines() == [
+        "workspace.yaml:10: accounts[0].origin: "
+        "Use https. An operator can list a plain http origin in GLOTTIS_ALLOWED_PRIVATE_ORIGINS.",
+        "workspace.yaml has 1 mistake.",
+    ]
+
+
+async def test_a_token_for_a_model_that_is_not_there_is_refused_and_the_known_ones_are_named(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "kokoro.key").write_text("kk_1\n")
+    (tmp_path / "workspace.yaml").write_text(FILE)
+    await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
+    status, out, err = await run(control_plane, "tokens", "mint", "--user", "ada", "--model", "nope", folder=tmp_path)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == "glottis: models: There is no model 'nope' in this workspace; there is kokoro-82m."
+
+
+async def test_a_republication_is_waited_for(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    before = control_plane.app.state.publisher.revision
+    status, out, err = await run(control_plane, "republish", "--wait", folder=tmp_path)
+    assert (status, out) == (0, "")
+    assert re.fullmatch(r"Revision \d+ is published; 0 pods run it\.\n", err)
+    assert control_plane.app.state.publisher.revision > before
+
+
 async def test_a_wrong_file_is_told_by_line_and_field(control_plane: RunningControlPlane, tmp_path: Path) -> None:
     (tmp_path / "workspace.yaml").write_text(FILE.replace("team:voice", "team:vice"))
     status, out, err = await run(control_plane, "apply", "-f", "workspace.yaml", folder=tmp_path)
@@ -167,7 +228,8 @@ async def test_an_export_is_validated_and_applies_without_a_change(control_plane
     status, out, _ = await run(control_plane, "validate", "-f", "out.yaml", folder=tmp_path)
     assert (status, out) == (0, "out.yaml is valid: 1 accounts, 1 teams, 2 principals.\n")
     status, out, _ = await run(control_plane, "apply", "-f", "out.yaml", "--prune", "--diff", folder=tmp_path)
-    assert (status, out) == (0, "Nothing to change: the workspace matches the file.\n")
+    expected = "Nothing to change: the workspace matches the file, and holds nothing that the file does not name.\n"
+    assert (status, out) == (0, expected)
 
 
 EXPLAINED = """\
