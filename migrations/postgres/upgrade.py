@@ -21,6 +21,8 @@ LOCK_TIMEOUT = "4s"
 STATEMENT_TIMEOUT = "30s"
 _ADVISORY_LOCK = 0x676C6F74_6D696772  # "glotmigr"; the publisher has another
 ATTEMPTS = 5
+_LOCK_NOT_AVAILABLE, _QUERY_CANCELED = "55P03", "57014"
+"""SQLSTATEs"""
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
@@ -37,7 +39,8 @@ async def upgrade(owner_url: str, application_role: str, revision: str = "head")
     """Bring the database to the revision and return the one it is at now.
 
     owner_url: of the role that owns the tables; application_role: the role that the control plane connects as.
-    Raises MigrationFailed if the role's name cannot be one, or a lock was not to be had after several tries.
+    Raises MigrationFailed if the role's name cannot be one, a lock was not to be had after several tries, or a statement
+    took too long.
     """
     if not _ROLE.match(application_role):
         raise MigrationFailed(f"{application_role!r} cannot be the name of the application's role; use a-z, 0-9 and _.")
@@ -60,6 +63,11 @@ async def upgrade(owner_url: str, application_role: str, revision: str = "head")
             raise MigrationFailed(
                 f"A table stayed locked for {LOCK_TIMEOUT} in {ATTEMPTS} tries. End the long transaction "
                 "(see pg_stat_activity) and run it again; nothing was changed."
+            ) from error
+        if getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED:
+            raise MigrationFailed(
+                f"A statement took longer than {STATEMENT_TIMEOUT}. Run it again when the database has less to do; "
+                "nothing was changed."
             ) from error
         raise
     finally:
@@ -114,4 +122,4 @@ def _run(connection: Connection, application_role: str, revision: str) -> str:
 
 
 def _is_lock_timeout(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) == "55P03"
+    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
