@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import contracts.ids
 from contracts.secret import Secret
+from control_plane import examples
 from control_plane.access import api as access
 from control_plane.accounts import api as accounts
 from control_plane.audit import api as audit
@@ -155,7 +156,7 @@ async def _housekeeping(units: Units) -> None:
             await token_service.revoke_due(units)
         except Problem as problem:
             log.warning("housekeeping interrupted", reason=problem.reason)
-        except Exception:
+        except Exception:  # the edge of a background loop: a defect in one round must not end what rotation relies on
             log.error("housekeeping failed", exc_info=True)
         await asyncio.sleep(_HOUSEKEEPING_SECONDS)
 
@@ -220,7 +221,7 @@ def _add_problem_answers(app: FastAPI) -> None:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Name the problem document once in the API's description; routes refer to it for their refusals."""
+    """Complete the API's description: the problem document, which routes refer to for their refusals, and examples."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
@@ -229,6 +230,7 @@ def _describe_problems(app: FastAPI) -> None:
             schemas = description.setdefault("components", {}).setdefault("schemas", {})
             schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
             description["servers"] = [{"url": "/"}]
+            examples.describe(description)
         return app.openapi_schema or description
 
     app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to extend its description

@@ -183,7 +183,7 @@ async def revoke_tokens_of_service_account(caller: Caller, service_account: str)
         await service.revoke_all_of(unit, row["id"])
 
 
-@router.delete("/sessions/{exchange}", tags=["tokens"], summary="End an open session", status_code=202)
+@router.delete("/sessions/{exchange}", tags=["tokens"], summary="End an open session", status_code=202, response_class=Response)
 async def end_session(caller: Caller, exchange: str) -> None:
     """Have the gateway end the session of this exchange (its request id). Only owners and admins."""
     require_admin(caller.actor)

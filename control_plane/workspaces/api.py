@@ -208,7 +208,7 @@ async def sessions(
     )
 
 
-@router.post("/republish", summary="Rebuild the bucket", status_code=202)
+@router.post("/republish", summary="Rebuild the bucket", status_code=202, response_class=Response)
 async def republish(caller: Caller, request: Request) -> None:
     """Write everything that gateways read anew from the database. Only owners."""
     _require_owner(caller)

@@ -29,6 +29,23 @@ CHECKS = ",".join(
 )
 
 
+EXCLUDED = {
+    "POST /api/v1/bootstrap": "takes a secret that is good once, and is open to anybody",
+    "POST /api/v1/accounts/{account}/credential/test": "calls a provider over the internet",
+    "DELETE /api/v1/tokens/{token}": "would revoke the token that the run itself shows",
+    "POST /api/v1/tokens/{token}/rotate": "as above, when the overlap is 0",
+    "POST /api/v1/users/{user}/revoke-tokens": "as above",
+    "POST /api/v1/service-accounts/{service_account}/revoke-tokens": "as above",
+    "GET /api/v1/usage": "needs ClickHouse, which this control plane has none of: tests/integration/usage asks it",
+    "GET /api/v1/usage/jobs": "needs ClickHouse",
+    "POST /api/v1/usage/jobs": "needs ClickHouse",
+    "GET /api/v1/usage/jobs/{job}": "needs ClickHouse",
+    "GET /api/v1/spans": "needs ClickHouse",
+    "GET /api/v1/spans/summary": "needs ClickHouse",
+}
+"""operation -> why it is not asked"""
+
+
 async def seed(running: RunningControlPlane) -> str:
     """Make one of everything; return the token of a member who manages the account."""
     async with running.client() as client:
@@ -53,7 +70,9 @@ async def seed(running: RunningControlPlane) -> str:
 async def test_the_api_keeps_to_its_description(control_plane: RunningControlPlane, role: str, tmp_path: Path) -> None:
     member = await seed(control_plane)
     process = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).parent / "schemathesis"),
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
         "run",
         f"{control_plane.url}/api/v1/openapi.json",
         f"--header=Authorization: Bearer {control_plane.token if role == 'owner' else member}",
@@ -63,11 +82,7 @@ async def test_the_api_keeps_to_its_description(control_plane: RunningControlPla
         "--seed=1",
         "--workers=1",
         "--request-timeout=30",
-        # What ends the run's own footing, and what reaches out to providers.
-        "--exclude-path-regex=/(bootstrap|rewrap|signing-keys|credential/test|rotate|revoke-tokens)",
-        "--exclude-name=DELETE /api/v1/tokens/{token}",
-        "--exclude-tag=usage",
-        "--exclude-tag=spans",
+        *(f"--exclude-name={operation}" for operation in EXCLUDED),
         "--suppress-health-check=all",
         "--no-color",
         "--generation-database=none",
@@ -77,4 +92,7 @@ async def test_the_api_keeps_to_its_description(control_plane: RunningControlPla
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
     output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-20_000:]
+    text = output.decode()
+    assert process.returncode == 0, text[-20_000:]
+    # A phase that finds nothing to do says so and passes.
+    assert "Skipped" not in text, text[-20_000:]
