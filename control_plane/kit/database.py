@@ -72,9 +72,12 @@ class Database:
 
     @asynccontextmanager
     async def publisher(self) -> AsyncIterator[AsyncConnection]:
-        """One transaction over all workspaces, at one moment of the database (repeatable read); it writes no tenant's row."""
+        """One transaction over all workspaces, at one moment of the database (repeatable read); it writes no tenant's row.
+
+        Its commit does not wait for the disk: what a crash takes back (a revision, the end of outbox rows) is done again.
+        """
         async with translated_faults(), self._begun("REPEATABLE READ") as connection:
-            await connection.execute(text("SELECT set_config('glottis.reader', 'publisher', true)"))
+            await connection.execute(_AS_PUBLISHER)
             yield connection
 
     @asynccontextmanager
@@ -102,6 +105,7 @@ class Database:
         )
 
 
+_AS_PUBLISHER = text("SELECT set_config('glottis.reader', 'publisher', true), set_config('synchronous_commit', 'off', true)")
 _GUARD = "glottis.guard"
 
 

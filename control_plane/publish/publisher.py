@@ -228,20 +228,20 @@ class Publisher:
             if batch.revocations:
                 await self._announce(bus, batch.revocations)
             await self._read_into(ledger, connection, changed)
+            chunks = dict(ledger.chunks())
+            names = tuple(chunks)
+            is_stale = self._clock() - self._signed_at > _FRESH_SECONDS
+            revision = None
+            if names != self._written or is_stale:
+                # Above what the bucket has even if the database was restored from before.
+                revision = await reader.next_revision(connection, self.revision + 1)
         if batch.is_rebuild:
             found = await bus.manifest()
             self._manifest_sequence = 0 if found is None else found[1]
         self._ledger = ledger
-        chunks = dict(ledger.chunks())
-        names = tuple(chunks)
-        is_stale = self._clock() - self._signed_at > _FRESH_SECONDS
-        if names != self._written or is_stale:
+        if revision is not None:
             missing = [name for name in names if name not in self._names]
-            # Neither needs the other; both are before the manifest.
-            revision, _ = await asyncio.gather(
-                self._next_revision(),
-                bus.put_all(CONFIG_BUCKET, [(chunk_key(name), chunks[name]) for name in missing]),
-            )
+            await bus.put_all(CONFIG_BUCKET, [(chunk_key(name), chunks[name]) for name in missing])
             self._names.update(missing)
             self._metrics.chunks.inc(len(missing))
             await self._sign(bus, revision, names)
@@ -293,11 +293,6 @@ class Publisher:
         self._names = await bus.chunk_names()
         if found is not None:
             self.revision = max(self.revision, _revision_of(found[0]))
-
-    async def _next_revision(self) -> int:
-        async with self._database.publisher() as connection:
-            # Above what the bucket has even if the database was restored from before.
-            return await reader.next_revision(connection, self.revision + 1)
 
     async def _sign(self, bus: Bus, revision: int, names: tuple[str, ...]) -> None:
         now = self._clock()

@@ -2,7 +2,11 @@
 
 Run: python -m tests.bench.control_plane.propagation [--changes 200] [--watchers 20]. Starts its own Postgres (durable) and
 NATS; the watchers have a gateway's rights, each its own connection, and count a change as there when the manifest's
-signature was checked and every chunk that they lacked was fetched. The clock starts before COMMIT is sent.
+signature was checked and every chunk that they lacked was fetched and decoded. Beside them runs one whole pod state (feed,
+index, disk), which has it when it is in force. The clock starts before COMMIT is sent.
+
+What is measured: control plane, watchers and pod share one process and one core, which does twenty pods' fetching one after
+the other; real pods do that at the same time. `first_manifest` is what the control plane and the bus take alone.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from contracts.snapshot import Chunk
 from contracts.subjects import CONFIG_BUCKET, MANIFEST_KEY, chunk_key
 from migrations.postgres import upgrade
 from tests.kit.control_plane import APPLICATION_ROLE, RunningControlPlane, bootstrap, make_settings, serving, until
+from tests.kit.pods import Pod
 from tests.kit.processes import free_port
 from tests.kit.services import (
     PASSWORD,
@@ -49,6 +54,8 @@ class BenchWatcher:
         self._running = running
         self._chunks: dict[str, bytes] = {}
         self.seen: dict[str, float] = {}
+        self.heard: dict[str, float] = {}
+        """when the manifest came that led to it"""
         self.revision = 0
         self.news = asyncio.Event()
 
@@ -59,6 +66,7 @@ class BenchWatcher:
         async for entry in watcher:
             if entry is None or entry.value is None:
                 continue
+            heard = time.perf_counter()
             opened = manifest.opened(entry.value, [self._running.fleet.manifest_public])
             missing = [name for name in opened.chunks if name not in self._chunks]
             for start in range(0, len(missing), 32):
@@ -70,6 +78,7 @@ class BenchWatcher:
                 for team in codec.decode(self._chunks[name], Chunk).teams:
                     if team.name.startswith("marker-"):
                         self.seen.setdefault(team.name, now)
+                        self.heard.setdefault(team.name, heard)
             self._chunks = {name: self._chunks[name] for name in opened.chunks}
             self.revision = opened.revision
             self.news.set()
@@ -86,23 +95,51 @@ async def change(connection: asyncpg.Connection, name: str) -> float:
     return started
 
 
-async def propagation(running: RunningControlPlane, watchers: list[BenchWatcher], changes: int, label: str) -> dict[str, Any]:
-    """Return milliseconds from commit to the last watcher, over many changes."""
-    connection = await asyncpg.connect(running.database.url)
-    samples = []
-    for number in range(changes):
-        name = f"marker-{label}-{number}"
-        started = await change(connection, name)
-        await until(lambda: all(name in watcher.seen for watcher in watchers), name, 60)  # noqa: B023  (awaited at once)
-        samples.append((max(watcher.seen[name] for watcher in watchers) - started) * 1000)
-    await connection.close()
-    samples.sort()
+class BenchPod:
+    """A pod's whole state beside the watchers. `seen`: marker names, and when each was in force."""
+
+    def __init__(self, running: RunningControlPlane, folder: Path) -> None:
+        self.pod = Pod(running.nats.url, running.nats.seeds["gateway"], running.fleet.manifest_public, folder)
+        self.seen: dict[str, float] = {}
+        self.pod.store.subscribe(self._note)
+
+    def _note(self) -> None:
+        marker = self.pod.store.world.index.teams.get(("acme", "marker"))
+        if marker is not None:
+            self.seen.setdefault(marker.name, time.perf_counter())
+
+
+def percentiles(samples: list[float]) -> dict[str, float]:
+    """Return the figures of samples in milliseconds."""
+    samples = sorted(samples)
     return {
-        "changes": changes,
-        "watchers": len(watchers),
         "p50_ms": round(statistics.median(samples), 1),
         "p99_ms": round(samples[min(len(samples) - 1, int(len(samples) * 0.99))], 1),
         "max_ms": round(samples[-1], 1),
+    }
+
+
+async def propagation(
+    running: RunningControlPlane, watchers: list[BenchWatcher], pod: BenchPod, changes: int, label: str
+) -> dict[str, Any]:
+    """Return milliseconds from commit to the last watcher, over many changes."""
+    connection = await asyncpg.connect(running.database.url)
+    last, first, in_force = [], [], []
+    for number in range(changes):
+        name = f"marker-{label}-{number}"
+        started = await change(connection, name)
+        everybody = [watcher.seen for watcher in watchers] + [pod.seen]
+        await until(lambda: all(name in seen for seen in everybody), name, 60)  # noqa: B023  (awaited at once)
+        last.append((max(watcher.seen[name] for watcher in watchers) - started) * 1000)
+        first.append((min(watcher.heard[name] for watcher in watchers) - started) * 1000)
+        in_force.append((pod.seen[name] - started) * 1000)
+    await connection.close()
+    return {
+        "changes": changes,
+        "watchers": len(watchers),
+        "last_watcher": percentiles(last),
+        "first_manifest": percentiles(first),
+        "pod_in_force": percentiles(in_force),
     }
 
 
@@ -171,7 +208,9 @@ def _servers(folder: Path, seeds: Any) -> Any:
 
 async def main(changes: int, count: int) -> dict[str, Any]:
     """Return every figure."""
-    async with installation() as running:
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="glottis-bench-pod-"))
+        running = await stack.enter_async_context(installation())
         connection = await asyncpg.connect(running.database.url)
         async with connection.transaction():
             await connection.execute("SELECT set_config('glottis.workspace', 'acme', true)")
@@ -182,8 +221,10 @@ async def main(changes: int, count: int) -> dict[str, Any]:
         await until(lambda: publisher.revision > 0 and publisher.is_leader, "the publisher leads", 30)
         watchers = [BenchWatcher(running) for _ in range(count)]
         tasks = [asyncio.ensure_future(watcher.follow()) for watcher in watchers]
+        pod = BenchPod(running, Path(folder))
+        await pod.pod.start()
         await until(lambda: all("marker-first" in watcher.seen for watcher in watchers), "the watchers watch", 30)
-        figures: dict[str, Any] = {"small": await propagation(running, watchers, changes, "small")}
+        figures: dict[str, Any] = {"small": await propagation(running, watchers, pod, changes, "small")}
 
         started = time.perf_counter()
         await fill(connection)
@@ -200,13 +241,14 @@ async def main(changes: int, count: int) -> dict[str, Any]:
             "to_last_watcher_s": round(time.perf_counter() - committed, 2),
             "resident_mb_of_this_process": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         }
-        figures["large"] = await propagation(running, watchers, changes, "large")
+        figures["large"] = await propagation(running, watchers, pod, changes, "large")
         async with running.client() as client:
             started = time.perf_counter()
             answer = await client.get("/explain", params={"as": "user:user-1"})
             figures["explain_s_at_scale"] = round(time.perf_counter() - started, 2)
             assert answer.status_code == 200, answer.text
         await connection.close()
+        await pod.pod.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
