@@ -88,6 +88,9 @@ bench-bookkeeping: $(STAMP) ## what an exchange's bookkeeping and a large snapsh
 bench-propagation: $(STAMP) ## from a commit to the last of 20 watchers, small and with 100,000 grants; OPTIONS="--changes 200"
 	@$(BIN)/python -m tests.bench.control_plane.propagation $(OPTIONS)
 
+bench-apply: $(STAMP) ## what a workspace file of 100,000 grants costs to apply and to export, in time and memory; OPTIONS="--share 0.1"
+	@$(BIN)/python -m tests.bench.control_plane.apply $(OPTIONS)
+
 bench-usage: $(STAMP) ## how many usage events the aggregator takes in, and how far behind it is; OPTIONS="--rate 2000 --seconds 330"
 	@$(BIN)/python -m tests.bench.usage.intake $(OPTIONS)
 
@@ -100,4 +103,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-apply bench-usage bench-kokoro bench-audio clean
