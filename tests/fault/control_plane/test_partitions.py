@@ -128,9 +128,10 @@ async def test_a_database_that_is_silent_holds_no_request_up_and_every_change_is
         watching(running) as watcher,
     ):
         assert await made(client, "before")
+        before = await watcher.until(lambda snapshot: len(snapshot.teams) == 1, "the first team is published", 30)
         to_postgres.mode = "silent"
         assert await asyncio.gather(*(made(client, name) for name in TEAMS[:3])) == [False, False, False]
-        assert watcher.snapshot is not None
+        assert watcher.snapshot == before
         to_postgres.mode = ""
         for name in TEAMS[:3]:
             await until_made(client, name)
