@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 from sqlalchemy import Connection, event, text
@@ -39,7 +40,6 @@ class Database:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=5,
-            pool_pre_ping=True,
             connect_args={
                 "timeout": 5,
                 "server_settings": {
@@ -82,21 +82,48 @@ class Database:
 
     @asynccontextmanager
     async def _begun(self, isolation_level: str | None = None) -> AsyncIterator[AsyncConnection]:
-        async with asyncio.timeout(_CHECKOUT_SECONDS):
-            connection = await self._engine.connect()
+        connection, guard = await self._checked_out()
         try:
-            pooled = await connection.get_raw_connection()
-            guard = pooled.info[_GUARD] = _Guard(pooled.driver_connection)
             if isolation_level is not None:
                 await connection.execution_options(isolation_level=isolation_level)
             async with connection.begin():
                 try:
                     yield connection
                 finally:
-                    guard.arm()  # the commit or the rollback may meet silence as well
+                    guard.arm(_SILENCE_SECONDS)  # the commit or the rollback may meet silence as well
         finally:
             await connection.close()
             guard.disarm()
+
+    async def _checked_out(self) -> tuple[AsyncConnection, "_Guard"]:
+        """Return a connection of the pool that is alive, and its guard. Raises TimeoutError if it is silent.
+
+        Not by the pool's own `pool_pre_ping`: where that is cancelled it waits, without a limit, for the server to answer.
+        """
+        while True:
+            async with asyncio.timeout(_CHECKOUT_SECONDS):
+                connection = await self._engine.connect()
+            pooled = await connection.get_raw_connection()
+            is_new = _GUARD not in pooled.info
+            driver: Any = pooled.driver_connection  # Any: asyncpg's connection, which SQLAlchemy does not type
+            guard = pooled.info[_GUARD] = _Guard(driver)
+            if is_new:
+                return connection, guard
+            guard.arm(_CHECKOUT_SECONDS)
+            try:
+                await driver.execute("SELECT 1")
+                return connection, guard
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await connection.invalidate()
+                await connection.close()
+                if guard.has_fired:
+                    raise TimeoutError("the database is silent") from None
+            except BaseException:
+                await connection.invalidate()
+                await connection.close()
+                raise
+            finally:
+                guard.disarm()
 
     async def session(self) -> asyncpg.Connection:
         """Return a connection outside the pool, for LISTEN and advisory locks; the caller closes it."""
@@ -115,21 +142,26 @@ class _Guard:
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._timer: asyncio.TimerHandle | None = None
+        self.has_fired = False
 
-    def arm(self) -> None:
+    def arm(self, seconds: float) -> None:
         self.disarm()
-        self._timer = asyncio.get_running_loop().call_later(_SILENCE_SECONDS, self._connection.terminate)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
 
     def disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _fire(self) -> None:
+        self.has_fired = True
+        self._connection.terminate()
+
 
 def _arm(connection: Connection, *_: object) -> None:
     guard: _Guard | None = connection.info.get(_GUARD)
     if guard is not None:
-        guard.arm()
+        guard.arm(_SILENCE_SECONDS)
 
 
 def _disarm(connection: Connection, *_: object) -> None:

@@ -172,7 +172,8 @@ class Publisher:
             self.is_leader = True
             self._metrics.is_leader.set(1)
             log.info("publisher leads")
-            await session.add_listener(OUTBOX_CHANNEL, lambda *_: self._wake.set())
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await session.add_listener(OUTBOX_CHANNEL, lambda *_: self._wake.set())
             while not ended.is_set():
                 # Cleared before reading, so that a change which comes during the round brings another one.
                 self._wake.clear()
