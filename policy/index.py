@@ -30,6 +30,25 @@ Steps: TypeAlias = Generator[None, None, R]
 """work in slices: yields after each, so that the one who drives it can let other work in; returns what it made"""
 
 
+LOOKUPS = (
+    "workspaces",
+    "issuers",
+    "audiences",
+    "principals",
+    "subjects",
+    "teams",
+    "accounts",
+    "account_named",
+    "models",
+    "models_of",
+    "grants",
+    "accounts_in_use",
+    "issuers_in_use",
+    "_access",
+)
+"""the attributes of an index that are dictionaries; two indexes may share any of them but the last"""
+
+
 class Index:
     """Immutable lookups over one snapshot. Make one with `index_of`, `index_steps` or `next_index_steps`."""
 

@@ -28,7 +28,7 @@ from gateway.state.difference import difference_steps
 from gateway.state.last_known_good import LastKnownGood
 from gateway.state.snapshot import SnapshotStore
 from gateway.tasks import Tasks, cancelled
-from policy.index import Index, Steps, next_index_steps
+from policy.index import LOOKUPS, Index, Steps, next_index_steps
 
 _log = structlog.get_logger("gateway.state.feed")
 
@@ -378,9 +378,9 @@ async def _released(index: Index, successor: Index) -> None:
     """Let go of what an index does not share with its successor, slice by slice: dropping 100,000 entries at once stalls
     the loop. Others may still hold it."""
     parts: list[list[object]] = []
-    for name in Index.__slots__:
-        held = getattr(index, name)
-        if isinstance(held, dict) and held is not getattr(successor, name):
+    for name in LOOKUPS:
+        held: dict[object, object] = getattr(index, name)
+        if held is not getattr(successor, name):
             parts += [list(held), list(held.values())]
     del held, index
     for part in parts:

@@ -25,7 +25,7 @@ from contracts.snapshot import (
     snapshot_of,
 )
 from gateway.state.difference import difference_steps
-from policy.index import Index, at_once, index_of, next_index_steps
+from policy.index import LOOKUPS, Index, at_once, index_of, next_index_steps
 
 WORKSPACES = st.sampled_from(["w1", "w2"])
 IDS = st.integers(0, 5).map(str)
@@ -132,7 +132,7 @@ def contents(index: Index) -> dict[str, Any]:
             return {key: plain(one) for key, one in value.items()}
         return value
 
-    return {name: plain(getattr(index, name)) for name in Index.__slots__ if name != "_access"}
+    return {name: plain(getattr(index, name)) for name in ("revision", "is_regular", *LOOKUPS) if name != "_access"}
 
 
 class Pod:
