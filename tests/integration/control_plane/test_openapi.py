@@ -78,7 +78,7 @@ async def test_the_api_keeps_to_its_description(control_plane: RunningControlPla
         f"--header=Authorization: Bearer {control_plane.token if role == 'owner' else member}",
         f"--checks={CHECKS}",
         "--phases=examples,coverage,fuzzing,stateful",
-        "--max-examples=8",
+        "--max-examples=5",
         "--seed=1",
         "--workers=1",
         "--request-timeout=30",
