@@ -14,7 +14,7 @@ import pytest
 
 from control_plane.kit import database
 from tests.doubles.wire import Wire, wire_to
-from tests.kit.control_plane import RunningControlPlane, bootstrap, make_settings, serving, watching
+from tests.kit.control_plane import RunningControlPlane, Watcher, bootstrap, make_settings, serving, watching
 from tests.kit.pods import Pod
 from tests.kit.processes import free_port
 from tests.kit.services import NatsAccount, PostgresDatabase
@@ -50,10 +50,18 @@ async def control_plane_over(
             url = f"http://127.0.0.1:{port}"
             token = await bootstrap(url)
             running = RunningControlPlane(url, token, "acme", settings, fleet, postgres, nats, app)
-            yield running, to_postgres, to_nats
-            # Those that stop say goodbye to both.
-            to_postgres.mode = ""
-            to_nats.mode = ""
+            try:
+                yield running, to_postgres, to_nats
+            finally:
+                # Those that stop say goodbye to both.
+                to_postgres.mode = ""
+                to_nats.mode = ""
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a silent database given up after 2 s; undone when it speaks again, for a busy machine may be slower than that."""
+    monkeypatch.setattr(database, "_SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(database, "_CHECKOUT_SECONDS", 2.0)
 
 
 async def made(client: httpx.AsyncClient, name: str) -> bool:
@@ -120,8 +128,6 @@ async def test_a_gateway_that_hears_nothing_serves_on_and_has_the_newest_when_it
 async def test_a_database_that_is_silent_holds_no_request_up_and_every_change_is_made_once(
     migrated_database: PostgresDatabase, nats_account: NatsAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_SILENCE_SECONDS", 2.0)
-    monkeypatch.setattr(database, "_CHECKOUT_SECONDS", 2.0)
     async with (
         control_plane_over(tmp_path, migrated_database, nats_account) as (running, to_postgres, _),
         running.client() as client,
@@ -130,9 +136,11 @@ async def test_a_database_that_is_silent_holds_no_request_up_and_every_change_is
         assert await made(client, "before")
         before = await watcher.until(lambda snapshot: len(snapshot.teams) == 1, "the first team is published", 30)
         to_postgres.mode = "silent"
+        give_up_soon(monkeypatch)
         assert await asyncio.gather(*(made(client, name) for name in TEAMS[:3])) == [False, False, False]
         assert watcher.snapshot == before
         to_postgres.mode = ""
+        monkeypatch.undo()
         for name in TEAMS[:3]:
             await until_made(client, name)
         after = await watcher.until(lambda snapshot: len(snapshot.teams) == 4, "every team is published", 60)
@@ -147,8 +155,6 @@ async def test_a_file_whose_transaction_meets_silence_is_applied_whole_or_not_at
     monkeypatch: pytest.MonkeyPatch,
     count: int,
 ) -> None:
-    monkeypatch.setattr(database, "_SILENCE_SECONDS", 2.0)
-    monkeypatch.setattr(database, "_CHECKOUT_SECONDS", 2.0)
     document = {
         "version": 1,
         "workspace": {"id": "acme", "name": "Acme"},
@@ -161,19 +167,28 @@ async def test_a_file_whose_transaction_meets_silence_is_applied_whole_or_not_at
         watching(running) as watcher,
     ):
         to_postgres.silent_after(count)
+        give_up_soon(monkeypatch)
         answer = await client.post("/apply", json={"document": document})
         assert answer.status_code in (200, 503), answer.text
         await until(lambda: to_postgres.mode == "silent", 30)
         to_postgres.mode = ""
-        async with asyncio.timeout(60):
-            while (found := await client.get("/teams", params={"limit": 100})).status_code != 200:
-                await asyncio.sleep(0.1)
-        teams = [team["name"] for team in found.json()["items"]]
-        assert sorted(teams) in ([], sorted(TEAMS))
-        if answer.status_code == 200:
-            assert teams
+        monkeypatch.undo()
         await until_made(client, "after")
-        published = await watcher.until(
-            lambda snapshot: any(team.name == "after" for team in snapshot.teams), "the next change is published", 60
-        )
-        assert sorted(team.name for team in published.teams) == sorted([*teams, "after"])
+        # What was under way when the client gave up may still arrive: only then is it certain what was made.
+        async with asyncio.timeout(60):
+            while published(watcher) != (there := await names(client)) or "after" not in there:
+                await asyncio.sleep(0.1)
+        assert set(there) in ({"after"}, {*TEAMS, "after"})
+        if answer.status_code == 200:
+            assert len(there) == 21
+
+
+def published(watcher: Watcher) -> list[str]:
+    """Return the names of the teams that gateways have."""
+    return sorted(team.name for team in watcher.snapshot.teams) if watcher.snapshot is not None else []
+
+
+async def names(client: httpx.AsyncClient) -> list[str]:
+    """Return the names of the teams that the database has."""
+    answer = await client.get("/teams", params={"limit": 100})
+    return sorted(team["name"] for team in answer.json()["items"]) if answer.status_code == 200 else []
