@@ -120,7 +120,7 @@ OF_SHAPES: Final[dict[str, Document]] = {
             }
         ],
     },
-    "Team": {**_MADE, "name": "voice", "defaults": {"cartesia": _ID}},
+    "Team": {**_MADE, "name": "voice", "defaults": {"cartesia": _ID}, "allowed_voices": None},
     "NewTeam": {"name": "voice-lab"},
     "TeamChange": {"name": "voice-lab"},
     "Principal": _PRINCIPAL,
