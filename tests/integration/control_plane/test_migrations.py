@@ -88,15 +88,33 @@ class OldPod:
         """Commit one change of every kind, each in a transaction as a request's, and read what a round reads."""
         name = f"round-{self.rounds}"
         for statement in self._writes:
+            while not await self._is_committed(statement, name):
+                pass  # the API answers 409 `conflict` with Retry-After, and the caller asks again
+        while not await self._is_read():
+            pass  # the publisher begins its round anew after any fault
+        self.rounds += 1
+
+    async def _is_committed(self, statement: str, name: str) -> bool:
+        """Commit one change; tell whether the database took it, or had it give way to the migration's locks."""
+        try:
             async with self._connection.transaction():
                 await self._connection.execute("SELECT set_config('glottis.workspace', 'acme', true)")
                 await self._connection.execute(statement, name)
-        async with self._connection.transaction(isolation="repeatable_read"):
-            await self._connection.execute("SELECT set_config('glottis.reader', 'publisher', true)")
-            for query in self._reads:
-                await self._connection.fetch(query)
-            await self._connection.execute("DELETE FROM outbox")
-        self.rounds += 1
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            return False
+        return True
+
+    async def _is_read(self) -> bool:
+        """Read what a round of the publisher reads, and end its outbox rows; tell whether it was not made to give way."""
+        try:
+            async with self._connection.transaction(isolation="repeatable_read"):
+                await self._connection.execute("SELECT set_config('glottis.reader', 'publisher', true)")
+                for query in self._reads:
+                    await self._connection.fetch(query)
+                await self._connection.execute("DELETE FROM outbox")
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            return False
+        return True
 
 
 async def old_pod(database: PostgresDatabase, revision: str) -> tuple[asyncpg.Connection, OldPod]:
