@@ -21,7 +21,8 @@ LOCK_TIMEOUT = "4s"
 STATEMENT_TIMEOUT = "30s"
 _ADVISORY_LOCK = 0x676C6F74_6D696772  # "glotmigr"; the publisher has another
 ATTEMPTS = 5
-_LOCK_NOT_AVAILABLE, _QUERY_CANCELED = "55P03", "57014"
+_GAVE_WAY = ("55P03", "40P01")  # a lock was not to be had in time, or in a deadlock with what pods do
+_QUERY_CANCELED = "57014"
 """SQLSTATEs"""
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
@@ -55,11 +56,11 @@ async def upgrade(owner_url: str, application_role: str, revision: str = "head")
                 async with engine.connect() as connection:
                     return await connection.run_sync(_run, application_role, revision)
             except DBAPIError as error:
-                if not _is_lock_timeout(error) or attempt == ATTEMPTS - 1:
+                if not _has_given_way(error) or attempt == ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(2**attempt)
     except DBAPIError as error:
-        if _is_lock_timeout(error):
+        if _has_given_way(error):
             raise MigrationFailed(
                 f"A table stayed locked for {LOCK_TIMEOUT} in {ATTEMPTS} tries. End the long transaction "
                 "(see pg_stat_activity) and run it again; nothing was changed."
@@ -121,5 +122,5 @@ def _run(connection: Connection, application_role: str, revision: str) -> str:
     return reached
 
 
-def _is_lock_timeout(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+def _has_given_way(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY
