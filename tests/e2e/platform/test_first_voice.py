@@ -49,6 +49,11 @@ def read_wav(stack: RunningStack, name: str) -> tuple[bytes, int]:
         return file.readframes(file.getnframes()), file.getframerate()
 
 
+def seconds(audio: bytes, rate: int) -> float:
+    """Return how long 16-bit samples play."""
+    return len(audio) / 2 / rate
+
+
 def test_the_demos_audio_is_intelligible(demo: RunningStack) -> None:
     listener = Recogniser.shared()
     heard = []
@@ -80,7 +85,7 @@ def test_the_audio_in_the_table_is_as_long_as_the_file(demo: RunningStack) -> No
     audio, rate = read_wav(demo, "sse.wav")
     line = next(line for line in demo.output.splitlines() if line.startswith("tts.sse"))
 
-    assert f" {len(audio) / 2 / rate:.2f} s " in line
+    assert f" {seconds(audio, rate):.2f} s " in line
 
 
 def test_every_call_is_counted_for_the_user_whose_token_it_had(counted: list[dict[str, Any]]) -> None:
@@ -89,8 +94,11 @@ def test_every_call_is_counted_for_the_user_whose_token_it_had(counted: list[dic
 
 def test_usage_by_user_and_model_is_shown_with_its_cost(demo: RunningStack) -> None:
     characters = sum(map(len, SAID.values()))
+    row = rf"^ada +kokoro-82m +4 +{characters} +(\d+\.\d+) s +4 +{characters * 0.000002:.6f}$"
+    line = re.search(row, demo.output, re.MULTILINE)
 
-    assert re.search(rf"^ada +kokoro-82m +4 +{characters} +4 +{characters * 0.000002:.6f}$", demo.output, re.MULTILINE)
+    assert line is not None
+    assert float(line[1]) == pytest.approx(sum(seconds(*read_wav(demo, name)) for name in SAID), abs=0.01)
 
 
 @pytest.mark.usefixtures("counted")
