@@ -55,7 +55,6 @@ MODULES: Final = (
     "gateway/edge/context.py",
     "gateway/edge/http_relay.py",
     "gateway/edge/masking.py",
-    "gateway/edge/metering.py",
     "gateway/edge/protocol.py",
     "gateway/edge/websocket_relay.py",
     "gateway/state/credentials.py",
