@@ -106,7 +106,7 @@ class Exchange:
     """when audio last came"""
     _tally: Tally | None = None
     _is_ending = False
-    _lease: Lease | None = None
+    _lease: Lease | None
     """of a single-use token, while this exchange is the one that it has open"""
 
     def __init__(self, edge: ClientConnection, request: http1.Request, head: Repeated) -> None:
@@ -120,6 +120,7 @@ class Exchange:
         self.request_id = context.new_id()
         self.settled = Settled(self.request_id, context.clock(), request.method)
         self._meter = None  # not on the class: a compiled one does not take over a default for a Protocol (ADR 0075)
+        self._lease = None
         self._left = request.length
         self._held: list[bytes] = []
         self._intake = Exchange._keep
