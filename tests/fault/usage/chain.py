@@ -32,6 +32,8 @@ from tests.kit.usage import TestBus, Worker, aggregator_worker, price, running, 
 
 CALLERS = 3
 _BREATH_SECONDS = 0.02
+_SPOOL_BYTES = 32 * 1024 * 1024
+"""what comes in while the bus is silent: a spool that fills loses events, and says so"""
 WORKSPACE = "w1"
 
 
@@ -188,6 +190,7 @@ async def running_chain(folder: Path) -> AsyncIterator[Chain]:
                 provider.origin,
                 GLOTTIS_GATEWAY_LISTEN=f"127.0.0.1:{port}",
                 GLOTTIS_NATS_URL=f"nats://127.0.0.1:{gateway_wire.port}",
+                GLOTTIS_GATEWAY_SPOOL_BYTES=str(_SPOOL_BYTES),
             )
         )
         await TestBus(pod.control_plane.client).publish_prices(

@@ -76,6 +76,7 @@ async def test_every_settled_exchange_is_counted_once_whatever_breaks(plan: list
         rolled = tables.quantity("characters", WORKSPACE)
         exchanges = tables.quantity("requests", WORKSPACE)
     assert chain.traffic.failed == {}, f"calls failed on a gateway that lived {story}"
+    assert chain.pod.gateway.events("spool full, events are lost") == [], f"the spool was too small {story}"
     finals = [event for event in events if event[2]]
     characters: Counter[str] = Counter()
     for event in events:
