@@ -185,8 +185,19 @@ def _members(body: bytes, plan: _Plan) -> dict[str, Any] | Unjudgeable:
         for name in names:
             if names.count(name) > 1:
                 return _placed(replace(KEY_TWICE, key=f"{plan.voice}.{name.casefold()}"), read.members)
-        members[plan.voice or ""] = dict(voice.members)
-    return members
+    try:
+        return {key: _plain(value) for key, value in members.items()}
+    except RecursionError:
+        return TOO_DEEP
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the fast parser gives it: of doubled members the last."""
+    if isinstance(value, _Pairs):
+        return {key: _plain(member) for key, member in value.members}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return value
 
 
 def _no_constant(_: str) -> Any:

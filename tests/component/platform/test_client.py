@@ -15,7 +15,8 @@ from glottis.errors import SetupError
 
 @contextmanager
 def refusing(errors: list[dict[str, str]]) -> Iterator[ControlPlane]:
-    problem = {"detail": "The request is not valid", "help": "Correct it.", "request_id": "r-1", "errors": errors}
+    problem = {"detail": "The request is not valid", "help": "Correct it.", "reason": "invalid_request", "request_id": "r-1"}
+    problem |= {"errors": errors}
 
     class Refuses(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

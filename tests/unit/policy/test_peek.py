@@ -169,6 +169,13 @@ def test_what_two_parsers_may_read_differently_is_not_judged(body: bytes | str, 
     assert reason(body) == expected
 
 
+@pytest.mark.parametrize("name", ["pcm_s16le", "pcm_s\\u00316le"])
+def test_the_output_asked_for_is_read_alike_by_either_parser(name: str) -> None:
+    body = f'{{"transcript":"Hi","output_format":{{"container":"raw","encoding":"{name}","sample_rate":8000}}}}'
+
+    assert facts(body).output == {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 8000}
+
+
 def test_nesting_is_bounded() -> None:
     assert reason('{"x":' + "[" * 100_000 + "]" * 100_000 + "}") == "body_too_deep"
     assert reason('{"x":' + "[" * 100_000 + "]" * 100_000 + r',"y":"\ud83d"}') == "body_too_deep"
