@@ -43,7 +43,7 @@ demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exit
 sdks: $(STAMP) ## install the other clients that the tests speak with into .cache/sdks (750 MB), locked by hash; `make test` does too
 	@$(BIN)/python -m tests.kit.sdks $(if $(LOCK),--lock)
 
-fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (20 minutes)
+fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (about 8 minutes)
 	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)
 
 fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests; TARGETS="policy http1/request"
