@@ -119,13 +119,12 @@ class Gateway:
             await self._stop(fetcher)
 
     async def _stop(self, fetcher: DocumentFetcher) -> None:
-        """Publish what waits, if the bus is there to take it, then stop and close everything."""
+        """Publish what waits, giving a lost bus a moment to come back, then stop and close everything."""
         if self._session_teller is not None and self._bus is not None and self._bus.is_up:
             await self._session_teller.tell()
-        if self._publisher is not None and self._bus is not None:
-            is_flushed = await self._publisher.flush(_FLUSH_SECONDS if self._bus.is_up else 0.0)
-            if not is_flushed:
-                _log.warning("events wait in the spool for the next start")
+        # Also while the bus is down: it may be back at once, and a spool on a pod's own disk goes with the pod.
+        if self._publisher is not None and not await self._publisher.flush(_FLUSH_SECONDS):
+            _log.warning("events wait in the spool for the next start")
         await self._tasks.stop()
         await fetcher.close()
         if self._bus is not None:

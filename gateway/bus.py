@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 import nats.errors
@@ -43,6 +43,7 @@ class Bus:
         self._client = Client()
         self._came_up = asyncio.Condition()
         self._connections = 0
+        self._asked: set[asyncio.Timeout] = set()
         self.jetstream: JetStreamContext = self._client.jetstream(timeout=_REQUEST_SECONDS)
 
     @property
@@ -74,6 +75,24 @@ class Bus:
         """Wait until the connection came up again since it was counted `connections`."""
         async with self._came_up:
             await self._came_up.wait_for(lambda: self._connections != connections)
+
+    @contextlib.asynccontextmanager
+    async def one_connection(self) -> AsyncIterator[None]:
+        """Give up what is asked inside once the connection came up anew: a question on the lost one is never answered.
+
+        Raises nats-py's ConnectionReconnectingError then, long before the question's own time is over.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._asked.add(limit)
+                try:
+                    yield
+                finally:
+                    self._asked.discard(limit)
+        except TimeoutError:
+            if limit.expired():
+                raise nats.errors.ConnectionReconnectingError from None
+            raise
 
     async def close(self) -> None:
         """Send what is buffered and close."""
@@ -114,6 +133,9 @@ class Bus:
 
     async def _on_connected(self) -> None:
         _log.info("bus connected")
+        now = asyncio.get_running_loop().time()
+        for limit in self._asked:
+            limit.reschedule(now)
         async with self._came_up:
             self._connections += 1
             self._came_up.notify_all()
@@ -145,6 +167,7 @@ def stream_of(bus: Bus) -> Callable[[StreamMessage], Awaitable[None]]:
 
     async def stored(message: StreamMessage) -> None:
         await bus.up()
-        await bus.jetstream.publish(message.subject, message.payload, headers={"Nats-Msg-Id": message.id})
+        async with bus.one_connection():
+            await bus.jetstream.publish(message.subject, message.payload, headers={"Nats-Msg-Id": message.id})
 
     return stored

@@ -47,6 +47,7 @@ class Publisher:
         self._on_failed = on_failed
         self._something = asyncio.Event()
         self._is_drained = asyncio.Event()
+        self._is_ending = asyncio.Event()
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -63,11 +64,16 @@ class Publisher:
             await asyncio.sleep(_LINGER_SECONDS)
 
     async def flush(self, deadline_seconds: float) -> bool:
-        """Wait until everything was published or the deadline passed; return whether all was. `run` must be running."""
+        """Wait until everything was published or the deadline passed; return whether all was. `run` must be running.
+
+        Until then a failed batch is tried again without the long pauses.
+        """
         self._is_drained.clear()
         self._something.set()
+        self._is_ending.set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_drained.wait(), deadline_seconds)
+        self._is_ending.clear()
         return not self._spool.unpublished
 
     async def _publish_batch(self, ring: SpooledRing) -> bool:
@@ -89,12 +95,18 @@ class Publisher:
             if attempt == 0:
                 _log.warning("events not published, will retry", error=type(faults[0]).__name__, messages=len(messages))
             self._on_failed(_kind_of(faults[0]))
-            pause = _BACK_OFF_SECONDS[min(attempt, len(_BACK_OFF_SECONDS) - 1)]
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            await self._pause(attempt)
             attempt += 1
         ring.published_to(batch[-1].end)
         self._on_published(len(batch))
         return len(batch) == _EVENTS_A_BATCH
+
+    async def _pause(self, attempt: int) -> None:
+        shortest = _BACK_OFF_SECONDS[0]
+        pause = _BACK_OFF_SECONDS[min(attempt, len(_BACK_OFF_SECONDS) - 1)] * random.uniform(0.5, 1.5)
+        await asyncio.sleep(min(shortest, pause))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_ending.wait(), max(0.0, pause - shortest))
 
 
 def _kind_of(fault: BaseException) -> str:

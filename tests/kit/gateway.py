@@ -168,7 +168,7 @@ async def fed(account: NatsAccount, folder: Path, origin: str, **more: str) -> A
         "GLOTTIS_NATS_URL": account.url,
         "GLOTTIS_NATS_SEED_FILE": str(seed),
         "GLOTTIS_GATEWAY_SPOOL_DIR": str(folder / "spool"),
-        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(1024 * 1024),
+        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(16 * 1024 * 1024),
         "GLOTTIS_GATEWAY_STATE_DIR": str(folder / "state"),
         "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": origin,
         **more,

@@ -161,7 +161,7 @@ def _gateway(
         "GLOTTIS_POD_NAME": folder.name,
         "GLOTTIS_NATS_URL": account.url,
         "GLOTTIS_GATEWAY_SPOOL_DIR": str(folder / "spool"),
-        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(1024 * 1024),
+        "GLOTTIS_GATEWAY_SPOOL_BYTES": str(16 * 1024 * 1024),
         "GLOTTIS_GATEWAY_STATE_DIR": str(folder / "state"),
         "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": allowed,
         **variables,

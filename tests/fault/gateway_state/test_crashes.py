@@ -16,9 +16,10 @@ from contracts.events import UsageEvent
 from glottis.embedded.nats import Nats
 from tests.doubles.cartesia import CartesiaDouble
 from tests.kit.configuration import ADMIN_PERMISSIONS, usage_on_stream
-from tests.kit.gateway import Fed, fed, token
+from tests.kit.gateway import Fed, fed, speak, token
 from tests.kit.processes import Child, free_port
 from tests.kit.services import NatsAccount, nats_seeds, nats_server, service_folder
+from tests.kit.waiting import until
 
 KILLS = 6
 CALLERS = 4
@@ -124,3 +125,24 @@ async def test_every_character_sent_is_counted_once_whatever_is_killed(
             units = sum(one.units.get("characters", 0) for one in events if one.key == event.key)
             assert units == event.totals["characters"] == len(text_of(number)), f"call {number} (seed {seed})"
         assert {event.outcome for event in finals} <= {"completed", "client_gone", "gateway_lost"}
+
+
+async def test_a_gateway_that_ends_while_nats_restarts_publishes_what_waits(
+    killable: tuple[NatsAccount, Nats, Child], provider: CartesiaDouble, tmp_path: Path
+) -> None:
+    account, server, nats_child = killable
+    async with fed(account, tmp_path, provider.origin) as pod:
+        await asyncio.to_thread(nats_child.kill)
+        await until(lambda: len(pod.gateway.events("bus lost")) == 1, 10)
+        await speak(pod.gateway, "Nobody counts yet.")
+
+        ending = asyncio.ensure_future(asyncio.to_thread(pod.gateway.child.stop))
+        await until(lambda: len(pod.gateway.events("drain ended")) == 1, 10)
+        nats_child.start()
+
+        assert await ending == 0, pod.gateway.child.output[-3000:]
+        await nats_child.until(lambda: server.is_ready(account.seeds["admin"], ADMIN_PERMISSIONS))
+        pod.control_plane.client = await account.connect()
+        [final] = await pod.finals(1)
+        assert (final.outcome, final.totals["characters"]) == ("completed", 18)
+        assert list(pod.spool.iterdir()) == []

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import nats.errors
 import pytest
 
+import gateway.bus as bus_module
 from contracts import subjects
 from contracts.events import Attribution
 from gateway.bus import Bus, stream_of
 from gateway.tasks import Tasks
+from gateway.telemetry.batches import Message
 from gateway.telemetry.publisher import Publisher
 from gateway.telemetry.spool import Spool, spool_files
 from gateway.telemetry.spool_command import inspected, replayed
@@ -151,6 +157,36 @@ async def test_nothing_is_lost_while_nats_is_killed_and_restarted(
     client = await account.connect()
     told = {event.id: event.units for event in await usage_on_stream(client)}
     assert told == {f"r{number}:1": {"requests": 1, "characters": 10} for number in range(300)}
+    await client.close()
+
+
+async def test_a_message_sent_on_a_lost_connection_is_given_up_when_another_stands(
+    killable: tuple[NatsAccount, Nats, Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account, _, child = killable
+    client = await account.connect()
+    await ControlPlane(client).prepare()
+    monkeypatch.setattr(bus_module, "_REQUEST_SECONDS", 600.0)
+    tasks = Tasks()
+    bus = Bus(account.url, account.seeds["gateway"], "pod-1")
+    bus.start(tasks)
+    await bus.up()
+    os.kill(child.pid, signal.SIGSTOP)
+
+    async def sent() -> None:
+        await stream_of(bus)(Message(subjects.usage_subject("w1"), "one", b"", 0))
+
+    said = bus.client.stats["out_msgs"]
+    waiting = tasks.start("publish", sent())
+    await until(lambda: bus.client.stats["out_msgs"] > said)
+    child.kill()
+    child.start()
+
+    with pytest.raises(nats.errors.ConnectionReconnectingError):
+        async with asyncio.timeout(30):
+            await waiting
+    await tasks.stop()
+    await bus.close()
     await client.close()
 
 
