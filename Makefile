@@ -43,6 +43,9 @@ demo: $(STAMP) ## start everything on loopback and speak through it; ONCE=1 exit
 sdks: $(STAMP) ## install the other clients that the tests speak with into .cache/sdks (750 MB), locked by hash; `make test` does too
 	@$(BIN)/python -m tests.kit.sdks $(if $(LOCK),--lock)
 
+explore: $(STAMP) sdks ## the whole suite in another order and with other examples, drawn anew; OPTIONS="tests/property"
+	@GLOTTIS_EXPLORE=1 $(BIN)/python -m pytest --randomly-seed=$$(date +%s) $(or $(OPTIONS),tests)
+
 fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (about 8 minutes)
 	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)
 
@@ -103,4 +106,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-apply bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test explore test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-apply bench-usage bench-kokoro bench-audio clean
