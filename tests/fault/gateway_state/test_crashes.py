@@ -15,6 +15,7 @@ import pytest_asyncio
 from contracts.events import UsageEvent
 from glottis.embedded.nats import Nats
 from tests.doubles.cartesia import CartesiaDouble
+from tests.fault.scope import SEED
 from tests.kit.configuration import ADMIN_PERMISSIONS, usage_on_stream
 from tests.kit.gateway import Fed, fed, speak, token
 from tests.kit.processes import Child, free_port
@@ -89,8 +90,7 @@ async def test_every_character_sent_is_counted_once_whatever_is_killed(
     killable: tuple[NatsAccount, Nats, Child], provider: CartesiaDouble, tmp_path: Path
 ) -> None:
     account, server, nats_child = killable
-    seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     port = free_port()
     async with fed(account, tmp_path, provider.origin, GLOTTIS_GATEWAY_LISTEN=f"127.0.0.1:{port}") as pod:
         traffic = Traffic(f"http://127.0.0.1:{port}")
@@ -117,13 +117,13 @@ async def test_every_character_sent_is_counted_once_whatever_is_killed(
         finals = [event for event in events if event.is_final]
         by_call = {int(event.metadata["call"]): event for event in finals}
         sent = {int(json.loads(request.body)["transcript"][5:-1]) for request in provider.requests if request.body}
-        assert len(by_call) == len(finals), f"a call with two final events (seed {seed})"
-        assert sent <= by_call.keys(), f"sent and not counted (seed {seed})"
-        assert traffic.done <= by_call.keys(), f"answered and not counted (seed {seed})"
+        assert len(by_call) == len(finals), f"a call with two final events (seed {SEED})"
+        assert sent <= by_call.keys(), f"sent and not counted (seed {SEED})"
+        assert traffic.done <= by_call.keys(), f"answered and not counted (seed {SEED})"
         for number in sent:
             event = by_call[number]
             units = sum(one.units.get("characters", 0) for one in events if one.key == event.key)
-            assert units == event.totals["characters"] == len(text_of(number)), f"call {number} (seed {seed})"
+            assert units == event.totals["characters"] == len(text_of(number)), f"call {number} (seed {SEED})"
         assert {event.outcome for event in finals} <= {"completed", "client_gone", "gateway_lost"}
 
 

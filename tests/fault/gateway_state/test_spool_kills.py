@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fault.usage.chain import is_whole_matrix
+from tests.fault.scope import IS_WHOLE_MATRIX, SEED
 
 ROOT = Path(__file__).parents[3]
-OFFERS = 1000 if is_whole_matrix() else 150
+OFFERS = 1000 if IS_WHOLE_MATRIX else 150
 """a round of the whole spool, with its journal and its successor, costs ten times one of the bare ring"""
 
 
@@ -21,10 +20,8 @@ OFFERS = 1000 if is_whole_matrix() else 150
     ("victim_file", "rounds"), [("spool_victim.py", 1000), ("offer_victim.py", OFFERS)], ids=["ring", "offer"]
 )
 def test_every_committed_record_is_read_back_once_after_so_many_kills(tmp_path: Path, victim_file: str, rounds: int) -> None:
-    seed = random.randrange(1 << 32)
-
     victim = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(victim_file)), str(tmp_path), str(rounds), str(seed)],
+        [sys.executable, str(Path(__file__).with_name(victim_file)), str(tmp_path), str(rounds), str(SEED)],
         env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
@@ -32,4 +29,4 @@ def test_every_committed_record_is_read_back_once_after_so_many_kills(tmp_path: 
         check=False,
     )
 
-    assert (victim.stdout.strip(), victim.stderr) == (f"{rounds} kills survived", ""), f"seed {seed}"
+    assert (victim.stdout.strip(), victim.stderr) == (f"{rounds} kills survived", ""), f"seed {SEED}"

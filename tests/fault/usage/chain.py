@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import httpx
 import yaml
@@ -241,8 +240,3 @@ def _exporter(nats_url: str, seed: bytes, endpoint: str, folder: Path) -> Worker
         "GLOTTIS_ALLOWED_PRIVATE_ORIGINS": "/".join(endpoint.split("/")[:3]),
     }
     return Worker("control_plane.exporter", environment, folder)
-
-
-def is_whole_matrix(environ: Any = os.environ) -> bool:
-    """Tell whether every fault is to be tried (`make fault`), and not a random few (`make test`)."""
-    return cast(str, environ.get("GLOTTIS_FAULTS", "")) == "all"
