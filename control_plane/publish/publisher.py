@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import asyncpg
 import msgspec
 import nats.errors
+import nats.js.errors
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy.exc import SQLAlchemyError
@@ -136,7 +137,8 @@ class Publisher:
                     self._forget()
                 except _FAULTS as fault:
                     self._metrics.rounds.labels("fault").inc()
-                    log.warning("publishing interrupted", fault=type(fault).__name__, retry_in_seconds=backoff)
+                    code = fault.err_code if isinstance(fault, nats.js.errors.APIError) else None
+                    log.warning("publishing interrupted", fault=type(fault).__name__, code=code, retry_in_seconds=backoff)
                     await asyncio.sleep(backoff)
                     backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
         finally:

@@ -27,6 +27,9 @@ HOST: Final = "127.0.0.1"
 _SYNC_INTERVAL: Final = "1s"
 # Chunks of a snapshot and batches of events stay well below; the server's own default.
 _LARGEST_MESSAGE_BYTES: Final = 1024 * 1024
+# The server refuses streams whose limits add up to more than this, by default three quarters of what is free on the disk.
+# Ours (11 GiB) say how much may ever wait, not how much will: they must not keep a small disk from being used at all.
+_STREAM_LIMITS_BYTES: Final = 1024**4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,11 @@ class Nats:
             "listen": f"{HOST}:{self.port}",
             "server_name": "glottis",
             "max_payload": _LARGEST_MESSAGE_BYTES,
-            "jetstream": {"store_dir": str(self.home), "sync_interval": _SYNC_INTERVAL},
+            "jetstream": {
+                "store_dir": str(self.home),
+                "sync_interval": _SYNC_INTERVAL,
+                "max_file_store": _STREAM_LIMITS_BYTES,
+            },
             "accounts": {
                 name: {
                     "jetstream": "enabled",

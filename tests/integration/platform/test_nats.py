@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 
 import nats
@@ -64,6 +65,19 @@ async def test_a_kill_keeps_acknowledged_messages(server: tuple[Nats, Child], se
     await child.until(lambda: nats_process.is_ready(seeds["gateway"], ROLES["gateway"]))
 
     assert await kept(account) == b"before"
+
+
+async def test_a_stream_may_be_allowed_more_than_is_free_on_the_disk(
+    server: tuple[Nats, Child], seeds: dict[str, Secret]
+) -> None:
+    nats_process, _ = server
+    free = shutil.disk_usage(nats_process.home).free
+    client = await NatsAccount("GLOTTIS", nats_process.url, seeds).connect()
+
+    made = await client.jetstream().add_stream(name="WIDE", subjects=["wide.>"], max_bytes=min(free, 2**39))
+
+    await client.close()
+    assert made.state.messages == 0
 
 
 async def test_an_unknown_key_is_refused(nats_account: NatsAccount) -> None:
