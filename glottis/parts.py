@@ -54,6 +54,7 @@ def parts(stack: Stack) -> list[Part]:
                 **_nats(stack, "control-plane"),
             ),
             is_ready=lambda: answers_ok(HOST, stack.ports.control_plane, "/readyz"),
+            port=stack.ports.control_plane,
             once_ready=lambda: first_run.ensure_client(stack),
         ),
         *_workspace(stack),
@@ -66,6 +67,7 @@ def parts(stack: Stack) -> list[Part]:
                 **_nats(stack, "aggregator"),
             ),
             is_ready=lambda: answers_ok(HOST, stack.ports.aggregator, "/readyz"),
+            port=stack.ports.aggregator,
         ),
         Part(
             name="exporter",
@@ -76,6 +78,7 @@ def parts(stack: Stack) -> list[Part]:
                 **_nats(stack, "exporter"),
             ),
             is_ready=lambda: answers_ok(HOST, stack.ports.exporter, "/readyz"),
+            port=stack.ports.exporter,
         ),
         _kokoro(stack),
         Part(
@@ -97,6 +100,7 @@ def parts(stack: Stack) -> list[Part]:
                 **_nats(stack, "gateway"),
             ),
             is_ready=lambda: answers_ok(HOST, stack.ports.gateway_admin, "/readyz"),
+            port=stack.ports.gateway_admin,
             stop_seconds=_GATEWAY_DRAIN_SECONDS + 5,
         ),
     ]
@@ -113,6 +117,7 @@ def _embedded(stack: Stack) -> list[Part]:
             command=stack.postgres.command(),
             prepare=stack.postgres.prepare,
             is_ready=stack.postgres.is_ready,
+            port=stack.ports.postgres,
             once_ready=ensure_database,
         ),
         Part(
@@ -120,8 +125,14 @@ def _embedded(stack: Stack) -> list[Part]:
             command=stack.nats.command(),
             prepare=stack.nats.prepare,
             is_ready=lambda: stack.nats.is_ready(control_plane_seed, ROLES["control-plane"]),
+            port=stack.ports.nats,
         ),
-        Part(name="clickhouse", command=stack.clickhouse.command(), is_ready=stack.clickhouse.is_ready),
+        Part(
+            name="clickhouse",
+            command=stack.clickhouse.command(),
+            is_ready=stack.clickhouse.is_ready,
+            port=stack.ports.clickhouse,
+        ),
     ]
 
 
@@ -152,6 +163,7 @@ def _kokoro(stack: Stack) -> Part:
         name="kokoro",
         command=replace(command, environment={**stack.fetching, **command.environment}),
         is_ready=lambda: answers_ok(HOST, stack.ports.kokoro, "/ping"),
+        port=stack.ports.kokoro,
         starts_first=True,
         progress=_kokoro_progress,
         ready_seconds=_KOKORO_READY_SECONDS,

@@ -7,9 +7,11 @@ only the gateway's public ports may move.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,8 @@ from glottis.keys import write_private
 HOST: Final = "127.0.0.1"
 # Named by callers alone: nothing that is stored names them.
 _PUBLIC: Final = ("http", "https")
+# The state of a listening socket in /proc/net/tcp.
+_LISTENING: Final = "0A"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,44 @@ def chosen_ports(data_folder: Path, port_base: int | None, http_port: int | None
             "Leave --port-base out (--http-port and --https-port may change), or name another --data-dir.",
         )
     return ports
+
+
+def listens_itself(pid: int, port: int) -> bool | None:
+    """Return whether this process holds a listening socket on the port; None where the system does not tell (proc(5))."""
+    try:
+        listening = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    except (OSError, ValueError, IndexError):
+        return None
+    if not listening:
+        return None
+    try:
+        return bool(listening & _open_files(pid))
+    except OSError:
+        # Nobody may look into a process that has ended and was not waited for yet, nor into one that is protected.
+        return None if _is_running(pid) else False
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(descriptor.readlink()))
+    return found
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
 
 
 def _file(data_folder: Path) -> Path:

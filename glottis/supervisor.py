@@ -19,6 +19,7 @@ from typing import Final
 
 from glottis.console import Console
 from glottis.errors import SetupError
+from glottis.ports import listens_itself
 from glottis.processes import Command
 from glottis.tasks import Tasks
 
@@ -51,6 +52,7 @@ class Part:
     """One child.
 
     prepare: run before each start; is_ready: asked until it says yes; once_ready: run after that, each time.
+    port: what `is_ready` asks. A yes counts only where the child itself listens there, and not a program that came first.
     runs_once: a job (migrations) that must end with status 0 before the next part starts.
     starts_first: started before everything else, waited for at its place: it needs nobody and takes long.
     progress: what a line of its output says to people who wait for it, None for most lines.
@@ -62,6 +64,7 @@ class Part:
     command: Command
     prepare: Callable[[], None] = lambda: None
     is_ready: Callable[[], Awaitable[bool]] = _at_once
+    port: int | None = None
     once_ready: Callable[[], Awaitable[None]] = _nothing
     runs_once: bool = False
     starts_first: bool = False
@@ -174,7 +177,8 @@ class Supervisor:
         return child.process
 
     async def _until_ready(self, child: _Child, process: asyncio.subprocess.Process, began: float) -> None:
-        while not await child.part.is_ready():
+        port = child.part.port
+        while not await child.part.is_ready() or (port is not None and listens_itself(process.pid, port) is False):
             if process.returncode is not None:
                 raise self._did_not_start(child, f"ended with {_ending(process.returncode)} while it started")
             if time.monotonic() - began > child.part.ready_seconds:
@@ -235,7 +239,8 @@ class Supervisor:
                 _signal(process.pid, child.stop_signal)
                 await self._ended_or_insisted(process, child.part.stop_seconds)
                 if process.returncode is None:
-                    self._console.event(child.part.name, "did not stop in time and was killed", is_bad=True)
+                    why = "was not waited for" if self._insisting.is_set() else "did not stop in time"
+                    self._console.event(child.part.name, f"{why} and was killed", is_bad=True)
                 _end_session(process.pid)
                 await process.wait()
             self._console.event(child.part.name, f"stopped with {_ending(process.returncode or 0)}")

@@ -6,19 +6,23 @@ import asyncio
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from glottis.console import Console
 from glottis.errors import SetupError
+from glottis.ports import listens_itself
 from glottis.processes import Command
 from glottis.supervisor import Part, Supervisor
+from tests.kit.processes import free_port
 
 # Notes that it runs, then what ends it; `{name}.pid` is its readiness.
 PROGRAM = """
@@ -166,6 +170,49 @@ async def test_a_part_that_is_never_ready_is_given_up_and_ended(stage: Stage) ->
     assert [note for note in stage.notes if note == "server stops"] == ["server stops"]
 
 
+async def test_an_answer_from_a_program_that_came_first_is_not_taken_for_the_parts(stage: Stage) -> None:
+    asked: list[int] = []
+
+    async def somebody_answers() -> bool:
+        asked.append(1)
+        return True
+
+    tries_and_ends = """
+        import socket, sys
+        try:
+            socket.create_server(("127.0.0.1", int(sys.argv[3])))
+        except OSError:
+            sys.exit("the port is taken")
+    """
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        command = stage.program("server", tries_and_ends)
+        command = replace(command, arguments=(*command.arguments, str(port)))
+        with pytest.raises(SetupError, match="server ended with status 1 while it started"):
+            await stage.run(Part(name="server", command=command, is_ready=somebody_answers, port=port), once_up=nothing)
+
+    assert asked
+
+
+async def test_a_part_that_listens_itself_is_ready(stage: Stage) -> None:
+    listens = """
+        import socket, sys, time
+        server = socket.create_server(("127.0.0.1", int(sys.argv[3])))
+        while True:
+            time.sleep(60)
+    """
+    port = free_port()
+    command = stage.program("server", listens)
+    command = replace(command, arguments=(*command.arguments, str(port)))
+
+    async def it_answers() -> bool:
+        return listens_itself(os.getpid(), port) is not None
+
+    await stage.run(Part(name="server", command=command, is_ready=it_answers, port=port), once_up=nothing)
+
+    assert "server | ready in" in stage.screen.getvalue()
+
+
 async def test_a_killed_part_is_started_again_and_its_preparation_repeated(stage: Stage) -> None:
     prepared: list[str] = []
 
@@ -214,6 +261,31 @@ async def test_a_part_that_does_not_stop_is_killed_with_what_it_started(stage: S
     assert helper is not None
     await until(lambda: not is_alive(server) and not is_alive(helper))
     assert "did not stop in time and was killed" in stage.screen.getvalue()
+
+
+async def test_a_second_signal_does_not_wait_for_a_part_that_drains(stage: Stage) -> None:
+    drains = """
+        import os, pathlib, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2] + ".drains").write_text("1"))
+        pathlib.Path(sys.argv[2] + ".server").write_text(str(os.getpid()))
+        while True:
+            time.sleep(60)
+    """
+
+    async def insist() -> None:
+        await until(lambda: stage.pid("server"))
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: stage.pid("drains"))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def stay() -> None:
+        await asyncio.Event().wait()
+
+    insisting = asyncio.ensure_future(insist())
+    await stage.run(stage.part("server", drains, stop_seconds=600), once_up=stay)
+    await insisting
+
+    assert "was not waited for and was killed" in stage.screen.getvalue()
 
 
 async def test_output_is_shown_with_the_parts_name_and_kept_in_its_file(stage: Stage) -> None:

@@ -25,10 +25,11 @@ from glottis.welcome import welcome
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 GIB = 1024**3
+PORTS = Ports.from_base(24500)
 
 
 def prepared(folder: Path, free_bytes: int = 10 * GIB, **environ: str) -> Stack:
-    return prepare_stack(folder, Ports.from_base(24500), {"PATH": "/usr/bin", **environ}, NOW, lambda _: free_bytes)
+    return prepare_stack(folder, PORTS, {"PATH": "/usr/bin", **environ}, NOW, lambda _: free_bytes)
 
 
 def commands(stack: Stack) -> dict[str, Command]:
@@ -62,6 +63,19 @@ def test_the_parts_start_in_an_order_in_which_each_finds_what_it_needs(tmp_path:
         "kokoro",
         "gateway",
     ]
+
+
+def test_the_readiness_of_every_part_that_stays_is_that_of_its_own_listener(tmp_path: Path) -> None:
+    assert {part.name: part.port for part in parts(prepared(tmp_path)) if not part.runs_once} == {
+        "postgres": PORTS.postgres,
+        "nats": PORTS.nats,
+        "clickhouse": PORTS.clickhouse,
+        "control-plane": PORTS.control_plane,
+        "aggregator": PORTS.aggregator,
+        "exporter": PORTS.exporter,
+        "kokoro": PORTS.kokoro,
+        "gateway": PORTS.gateway_admin,
+    }
 
 
 def test_the_workspace_is_made_on_the_first_run_only(tmp_path: Path) -> None:
