@@ -34,6 +34,7 @@ from kokoro_backend.protocol import (
     Say,
 )
 from kokoro_backend.scheduler import Session
+from kokoro_backend.sessions import Sessions
 from kokoro_backend.streaming import primed
 from kokoro_backend.synthesis import Manner, Mark, Narration, Spoken
 from kokoro_backend.tasks import start_task
@@ -52,6 +53,13 @@ def backend_of(connection: Request | WebSocket) -> Backend:
     backend = connection.app.state.backend
     assert isinstance(backend, Backend)
     return backend
+
+
+def sessions_of(websocket: WebSocket) -> Sessions:
+    """Return the register of open sessions, which the server asks before it ends."""
+    sessions = websocket.app.state.sessions
+    assert isinstance(sessions, Sessions)
+    return sessions
 
 
 def request_id_of(connection: Request | WebSocket) -> str:
@@ -204,7 +212,9 @@ class _ContextWriter:
 async def tts_websocket(websocket: WebSocket) -> None:
     """Speak many contexts over one socket."""
     await websocket.accept(headers=[(b"x-request-id", request_id_of(websocket).encode())])
-    await _Socket(websocket).serve()
+    socket = _Socket(websocket)
+    with sessions_of(websocket).open(lambda: socket.owes_answer):
+        await socket.serve()
 
 
 class _Socket:
@@ -225,6 +235,12 @@ class _Socket:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._sending = asyncio.Lock()
+        self._answers: set[asyncio.Task[None]] = set()
+
+    @property
+    def owes_answer(self) -> bool:
+        """Say whether a context is open, or its last event is not out yet."""
+        return bool(self._answers)
 
     async def serve(self) -> None:
         """Read until the client leaves or has been silent for too long without an open context."""
@@ -256,7 +272,10 @@ class _Socket:
             case Open(context_id, request):
                 narration = Narration(request.manner, self._share)
                 self._narrations[context_id] = narration
-                self._tasks[context_id] = start_task(self._speak(context_id, request, narration), name="kokoro context")
+                task = start_task(self._speak(context_id, request, narration), name="kokoro context")
+                self._tasks[context_id] = task
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
             case Say(context_id, sentence):
                 if found := self._narrations.get(context_id):
                     found.say(sentence)

@@ -6,8 +6,8 @@ never ends it; only `{"type":"close"}` or the client's own close does. Shapes ar
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 from fastapi import APIRouter, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
@@ -16,9 +16,9 @@ from starlette.websockets import WebSocketDisconnect
 from kokoro_backend import container_messages as messages
 from kokoro_backend.audio import SAMPLE_BYTES, OutputFormat, PcmEncoder, encoder_for, wav_header
 from kokoro_backend.backend import Backend
-from kokoro_backend.cartesia_api import backend_of, frames, narrate_whole, read_body, request_id_of
+from kokoro_backend.cartesia_api import backend_of, frames, narrate_whole, read_body, request_id_of, sessions_of
 from kokoro_backend.engine import SAMPLE_RATE
-from kokoro_backend.errors import QUEUE_SATURATED, ProblemError
+from kokoro_backend.errors import QUEUE_SATURATED, Problem, ProblemError
 from kokoro_backend.problems import problem_of
 from kokoro_backend.scheduler import Session
 from kokoro_backend.streaming import primed
@@ -36,14 +36,16 @@ async def invocations(request: Request) -> Response:
     backend = backend_of(request)
     invocation = messages.parse_invocation(await read_body(request), backend.voices, time.time())
     speak = invocation.speak
-    headers = {"X-Request-Id": request_id_of(request)}
     if invocation.is_sse:
         stream = await primed(request, _sse(backend, speak))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    media_type = speak.output.media_type if speak.output.container != "raw" else "audio/pcm"
     if invocation.is_streamed:
-        media_type = speak.output.media_type if speak.output.container != "raw" else "audio/pcm"
         return StreamingResponse(await primed(request, _audio(backend, speak)), media_type=media_type)
-    return await _whole(backend, speak, headers)
+    headers: dict[str, str] = {}
+    # One piece, the whole file: a caller who leaves before it is there frees the model as one of a stream does.
+    file = await primed(request, _file(backend, speak, headers))
+    return Response(b"".join([piece async for piece in file]), media_type=media_type, headers=headers)
 
 
 async def _audio(backend: Backend, speak: messages.SpeakMessage) -> AsyncGenerator[bytes, None]:
@@ -85,7 +87,8 @@ def _cut(audio: bytes, output: OutputFormat) -> list[bytes]:
     return [audio][: len(audio)] if output.is_compressed else frames(audio, output)
 
 
-async def _whole(backend: Backend, speak: messages.SpeakMessage, headers: dict[str, str]) -> Response:
+async def _file(backend: Backend, speak: messages.SpeakMessage, headers: dict[str, str]) -> AsyncGenerator[bytes, None]:
+    """Yield the whole file once it is spoken, and put into `headers` how long it is and how long it took."""
     began = time.perf_counter()
     # The header of a WAV is written last here, when its length is known.
     output = speak.output
@@ -102,15 +105,16 @@ async def _whole(backend: Backend, speak: messages.SpeakMessage, headers: dict[s
         body = wav_header(output.encoding, output.sample_rate, len(body)) + body
     elapsed = time.perf_counter() - began
     headers |= {"X-Audio-Duration": f"{seconds:.3f}", "X-RTF": f"{elapsed / seconds if seconds else 0:.3f}"}
-    media_type = output.media_type if output.container != "raw" else "audio/pcm"
-    return Response(body, media_type=media_type, headers=headers)
+    yield body
 
 
 @router.websocket("/invocations-bidirectional-stream")
 async def bidirectional_stream(websocket: WebSocket) -> None:
     """Speak message after message on one session."""
     await websocket.accept(headers=[(b"x-request-id", request_id_of(websocket).encode())])
-    await _Stream(websocket).serve()
+    stream = _Stream(websocket)
+    with sessions_of(websocket).open(lambda: stream.owes_answer):
+        await stream.serve()
 
 
 class _Stream:
@@ -124,7 +128,13 @@ class _Stream:
         self._cancelled: set[int] = set()
         self._queued: list[messages.SpeakMessage] = []
         self._current: messages.SpeakMessage | None = None
-        self._speaking: asyncio.Task[bool] | None = None
+        self._speaking: asyncio.Task[Problem | None] | None = None
+        self._owed = 0
+
+    @property
+    def owes_answer(self) -> bool:
+        """Say whether a message that was taken is not answered yet."""
+        return self._owed > 0
 
     async def serve(self) -> None:
         """Read until close or disconnect."""
@@ -161,7 +171,7 @@ class _Stream:
             if isinstance(message, messages.SpeakMessage) and len(self._queued) >= MAX_WAITING:
                 raise ProblemError(QUEUE_SATURATED)
         except ProblemError as error:
-            self._waiting.put_nowait(messages.error_frame(messages.request_id_in(raw), error.problem))
+            self._owe(messages.error_frame(messages.request_id_in(raw), error.problem))
             return True
         match message:
             case messages.CloseMessage():
@@ -171,8 +181,12 @@ class _Stream:
                 self._cancel(request_id)
             case messages.SpeakMessage():
                 self._queued.append(message)
-                self._waiting.put_nowait(message)
+                self._owe(message)
         return True
+
+    def _owe(self, answer: messages.SpeakMessage | str) -> None:
+        self._owed += 1
+        self._waiting.put_nowait(answer)
 
     def _cancel(self, request_id: str | None) -> None:
         for message in self._queued:
@@ -185,54 +199,75 @@ class _Stream:
         try:
             while (item := await self._waiting.get()) is not None:
                 if isinstance(item, str):
-                    await self._websocket.send_text(item)
-                    continue
-                await self._answer(item)
-                self._queued.remove(item)
-                self._cancelled.discard(id(item))
-        except (WebSocketDisconnect, RuntimeError):
-            return  # The client has gone; the reader ends the session.
+                    await self._send_control(item)
+                else:
+                    await self._answer(item)
+                    self._queued.remove(item)
+                    self._cancelled.discard(id(item))
+                self._owed -= 1
+        except _Gone:
+            return  # The reader ends the session.
 
     async def _answer(self, message: messages.SpeakMessage) -> None:
         began = time.perf_counter()
         progress = _Progress()
+        problem: Problem | None = None
         if id(message) not in self._cancelled:
             self._current = message
             self._speaking = start_task(self._speak(message, progress), name="kokoro message")
             await asyncio.wait([self._speaking])
             self._current = None
-            if not self._speaking.cancelled() and not self._speaking.result():
-                return
+            problem = None if self._speaking.cancelled() else self._speaking.result()
+        if problem is not None:
+            await self._send_control(messages.error_frame(message.request_id, problem))
+            return
         if not progress.has_started:
-            await self._websocket.send_text(messages.start_frame(message.request_id, message.output.sample_rate))
+            await self._send_control(messages.start_frame(message.request_id, message.output.sample_rate))
         was_cancelled = id(message) in self._cancelled
         elapsed = time.perf_counter() - began
-        await self._websocket.send_text(
+        await self._send_control(
             messages.complete_frame(message.request_id, progress.seconds, elapsed, was_cancelled=was_cancelled)
         )
 
-    async def _speak(self, message: messages.SpeakMessage, progress: "_Progress") -> bool:
-        """Send the audio; return whether the message is to be answered as complete."""
+    async def _speak(self, message: messages.SpeakMessage, progress: "_Progress") -> Problem | None:
+        """Send the audio; return what went wrong, None for nothing."""
         encoder = PcmEncoder(message.output)
         try:
             async with aclosing(narrate_whole(self._backend, message.text, message.manner, self._share)) as pieces:
                 async for piece in pieces:
                     if not progress.has_started:
                         progress.has_started = True
-                        await self._websocket.send_text(messages.start_frame(message.request_id, message.output.sample_rate))
-                    await self._send(encoder.feed(piece.audio), message.output, progress)
-            await self._send(encoder.flush(), message.output, progress)
-            return True
-        except (WebSocketDisconnect, RuntimeError):
-            return False
+                        await self._send_control(messages.start_frame(message.request_id, message.output.sample_rate))
+                    await self._send_audio(encoder.feed(piece.audio), message.output, progress)
+            await self._send_audio(encoder.flush(), message.output, progress)
+        except _Gone:
+            return None  # Whoever sends next finds it out as well.
         except Exception as error:  # The edge of one message: an error frame answers it, and the session goes on.
-            await self._websocket.send_text(messages.error_frame(message.request_id, problem_of(error)))
-            return False
+            return problem_of(error)
+        return None
 
-    async def _send(self, audio: bytes, output: OutputFormat, progress: "_Progress") -> None:
+    async def _send_control(self, frame: str) -> None:
+        with _sending():
+            await self._websocket.send_text(frame)
+
+    async def _send_audio(self, audio: bytes, output: OutputFormat, progress: "_Progress") -> None:
         for frame in frames(audio, output):
-            await self._websocket.send_bytes(frame)
+            with _sending():
+                await self._websocket.send_bytes(frame)
             progress.seconds += len(frame) / SAMPLE_BYTES[output.encoding] / output.sample_rate
+
+
+class _Gone(Exception):
+    """The client is not there any more."""
+
+
+@contextmanager
+def _sending() -> Iterator[None]:
+    """Tell a client who has gone from a failure of ours: Starlette says it with a RuntimeError, which anything may raise."""
+    try:
+        yield
+    except (WebSocketDisconnect, RuntimeError) as error:
+        raise _Gone from error
 
 
 class _Progress:

@@ -20,6 +20,7 @@ from kokoro_backend.backend import Backend
 from kokoro_backend.cartesia_messages import error_body
 from kokoro_backend.errors import NOT_FOUND, Problem
 from kokoro_backend.gate import Gate
+from kokoro_backend.sessions import Sessions
 from kokoro_backend.tasks import start_task
 
 log = structlog.get_logger()
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 MAX_MESSAGE_BYTES = 1 << 20
 DRAIN_SECONDS = 25
 """SageMaker kills 30 s after SIGTERM."""
+_DRAIN_STEP_SECONDS = 0.05
 
 
 def create_app(
@@ -41,6 +43,7 @@ def create_app(
     """
     app = FastAPI(lifespan=_lifespan(load, on_load_failure), openapi_url=None, docs_url=None, redoc_url=None)
     app.state.backend = None
+    app.state.sessions = Sessions()
     app.include_router(cartesia_api.router)
     app.include_router(container_api.router)
     app.add_api_route("/ping", _ping, methods=["GET"])
@@ -98,8 +101,9 @@ async def _no_route(request: Request, error: Exception) -> Response:
 class _Server(uvicorn.Server):
     """uvicorn with our signals: SIGTERM and SIGINT drain, and the exit status is 0 after that."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, sessions: Sessions) -> None:
         super().__init__(config)
+        self._sessions = sessions
         self.failure: Exception | None = None
 
     @contextmanager
@@ -118,6 +122,21 @@ class _Server(uvicorn.Server):
         # A second signal does not wait for open streams.
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, let WebSockets finish what they owe, then end the rest as uvicorn does.
+
+        uvicorn itself closes every WebSocket with 1012 at once, in the middle of a word. Both waits share DRAIN_SECONDS.
+        """
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_SECONDS
+        # As uvicorn itself waits: none of what ends the wait sets an event.
+        while self._sessions.owe_answers and not self.force_exit and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_STEP_SECONDS)
+        self.config.timeout_graceful_shutdown = max(1, round(deadline - loop.time()))
+        await super().shutdown(sockets)
 
     def fail(self, error: Exception) -> None:
         """End the process: it has no model."""
@@ -160,9 +179,8 @@ async def serve(host: str, port: int, load: Callable[[], Backend], caller_key_di
         access_log=False,
         server_header=False,
         log_config=None,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    server = _Server(config)
+    server = _Server(config, app.state.sessions)
     servers.append(server)
     with listening_socket(host, port) as listener:
         bound_host, bound_port = listener.getsockname()[:2]

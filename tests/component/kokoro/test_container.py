@@ -15,8 +15,12 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from kokoro_backend.backend import Backend, assemble
 from kokoro_backend.client import SseReassembler
-from tests.kit.speech_server import SpeechServer
+from kokoro_backend.engine import ToneEngine
+from kokoro_backend.phonemes import Word
+from kokoro_backend.weights import packaged_vocab
+from tests.kit.speech_server import LetterPhonemizer, SpeechServer, silent_voices, speech_server
 
 HELLO_BYTES = 8 * 2 * 600 * 2
 PATH = "/invocations-bidirectional-stream"
@@ -43,6 +47,21 @@ def test_a_whole_wav_has_its_length_and_the_sample_headers(tone_server: SpeechSe
 
 def test_pcm_is_bare_samples_at_the_rate_that_was_asked_for(tone_server: SpeechServer) -> None:
     assert len(invoke(tone_server, format="pcm", sample_rate=8000).content) == HELLO_BYTES // 3
+
+
+def test_mp3_is_decoded_to_its_last_sample(tone_server: SpeechServer) -> None:
+    av = pytest.importorskip("av", reason="PyAV, which the recogniser brings, is not installed")
+    with av.open(BytesIO(invoke(tone_server, format="mp3").content)) as file:
+        decoded = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+    # 0.4 s; the encoder adds what it needs to begin and to fill its last frame.
+    assert 9600 <= len(decoded) <= 9600 + 3 * 1152
+
+
+def test_a_wav_of_unknown_length_is_played_to_its_end(tone_server: SpeechServer) -> None:
+    av = pytest.importorskip("av", reason="PyAV, which the recogniser brings, is not installed")
+    with av.open(BytesIO(invoke(tone_server, text="Hello. Goodbye, then.").content)) as file:
+        decoded = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+    assert decoded.tobytes() == invoke(tone_server, text="Hello. Goodbye, then.", format="pcm").content
 
 
 def test_mp3_begins_with_a_frame(tone_server: SpeechServer) -> None:
@@ -200,6 +219,63 @@ async def test_cancel_cuts_the_running_message_short_and_skips_the_waiting_ones(
     assert [frame.get("cancelled") for frame in completed] == [True, True, True]
     assert completed[2]["total_duration_s"] == 0
     assert len(audio(after)) == HELLO_BYTES
+
+
+async def test_a_cancel_that_names_a_message_leaves_the_others_alone(tone_server: SpeechServer) -> None:
+    async with session(tone_server) as socket:
+        await socket.send(json.dumps({"text": "A long message. " * 400, "request_id": "long"}))
+        await socket.send(json.dumps({"text": "Hello.", "request_id": "dropped"}))
+        await socket.send(json.dumps({"text": "Hello.", "request_id": "kept"}))
+        await socket.send('{"type": "cancel", "request_id": "dropped"}')
+        await socket.send('{"type": "cancel", "request_id": "long"}')
+        frames = await answers(socket, 3)
+    completed = [frame for frame in frames if isinstance(frame, dict) and frame["type"] == "synthesis_complete"]
+    assert [(frame["request_id"], frame.get("cancelled", False)) for frame in completed] == [
+        ("long", True), ("dropped", True), ("kept", False),
+    ]  # fmt: skip
+    assert [frame["total_duration_s"] for frame in completed[1:]] == [0, 0.4]
+
+
+async def test_a_message_that_is_too_old_is_an_error_and_the_next_one_is_spoken(tone_server: SpeechServer) -> None:
+    async with session(tone_server) as socket:
+        await socket.send(json.dumps({"text": "Hello.", "request_id": "old", "request_timestamp": time.time() - 60}))
+        await socket.send(json.dumps({"text": "Hello.", "request_id": "new", "request_timestamp": time.time()}))
+        frames = await answers(socket, 2)
+    assert (frames[0]["type"], frames[0]["request_id"], frames[0]["code"]) == ("error", "old", "request_stale")
+    assert len(audio(frames)) == HELLO_BYTES
+
+
+async def test_audio_goes_out_in_frames_of_a_tenth_of_a_second_at_most(tone_server: SpeechServer) -> None:
+    for rate in (8000, 24000, 48000):
+        async with session(tone_server) as socket:
+            await socket.send(json.dumps({"text": "Hello there, my friend.", "sample_rate": rate}))
+            frames = await answers(socket, 1)
+        sizes = [len(frame) for frame in frames if isinstance(frame, bytes)]
+        assert max(sizes) == rate // 10 * 2
+        assert sum(sizes) == 25 * 2 * 600 * 2 * rate // 24000
+
+
+class UnreadablePhonemizer(LetterPhonemizer):
+    """Fails on one text as no code foresaw, with an error that a closed socket raises as well."""
+
+    def words(self, text: str, *, language: str, british: bool, phoneme_markup: bool = False) -> list[Word]:
+        if text == "Deep.":
+            raise RuntimeError("secret detail")
+        return super().words(text, language=language, british=british, phoneme_markup=phoneme_markup)
+
+
+async def test_a_failure_that_nobody_foresaw_is_answered_and_the_session_goes_on() -> None:
+    def load() -> Backend:
+        return assemble(ToneEngine(), UnreadablePhonemizer(), silent_voices(), packaged_vocab(), 100)
+
+    with speech_server(load) as server:
+        async with session(server) as socket:
+            await socket.send(json.dumps({"text": "Deep.", "request_id": "deep"}))
+            await socket.send(json.dumps({"text": "Hello.", "request_id": "next"}))
+            frames = await answers(socket, 2)
+    assert (frames[0]["type"], frames[0]["request_id"], frames[0]["code"]) == ("error", "deep", "internal_error")
+    assert "secret" not in str(frames[0])
+    assert len(audio(frames)) == HELLO_BYTES
 
 
 async def test_more_than_sixty_four_waiting_messages_are_refused(tone_server: SpeechServer) -> None:

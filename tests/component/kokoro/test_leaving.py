@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -64,29 +65,49 @@ def becomes_idle(server: SpeechServer, engine: SlowEngine) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", ["/tts/bytes", "/tts/sse"])
-def test_an_http_caller_who_leaves_in_mid_stream_frees_the_model(slow: tuple[SpeechServer, SlowEngine], path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("/tts/bytes", {}),
+        ("/tts/sse", {}),
+        ("/invocations", {"text": BODY["transcript"]}),
+        ("/invocations", {"text": BODY["transcript"], "transport": "sse"}),
+    ],
+)
+def test_an_http_caller_who_leaves_in_mid_stream_frees_the_model(
+    slow: tuple[SpeechServer, SlowEngine], path: str, changes: dict[str, object]
+) -> None:
     server, engine = slow
-    with httpx.stream("POST", f"{server.url}{path}", json=BODY) as answer:
+    with httpx.stream("POST", f"{server.url}{path}", json=BODY | changes) as answer:
         next(answer.iter_raw())
+    assert becomes_idle(server, engine)
+
+
+def test_a_caller_who_leaves_before_a_whole_file_is_there_frees_the_model(slow: tuple[SpeechServer, SlowEngine]) -> None:
+    server, engine = slow
+    body = json.dumps({"text": BODY["transcript"], "stream": False}).encode()
+    head = f"POST /invocations HTTP/1.1\r\nHost: kokoro\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as caller:
+        caller.sendall(head + body)
+        assert engine.has_begun.wait(10)
     assert becomes_idle(server, engine)
 
 
 def test_a_websocket_caller_who_leaves_frees_the_model(slow: tuple[SpeechServer, SlowEngine]) -> None:
     server, engine = slow
-    with connect(f"{server.websocket_url}/tts/websocket") as socket:
-        socket.send(json.dumps(BODY | {"context_id": "c"}))
-        socket.recv()
+    with connect(f"{server.websocket_url}/tts/websocket") as session:
+        session.send(json.dumps(BODY | {"context_id": "c"}))
+        session.recv()
     assert becomes_idle(server, engine)
 
 
 def test_a_stream_caller_who_vanishes_frees_the_model(slow: tuple[SpeechServer, SlowEngine]) -> None:
     server, engine = slow
-    socket = connect(f"{server.websocket_url}/invocations-bidirectional-stream")
+    session = connect(f"{server.websocket_url}/invocations-bidirectional-stream")
     for _ in range(5):
-        socket.send(json.dumps({"text": BODY["transcript"]}))
+        session.send(json.dumps({"text": BODY["transcript"]}))
     assert engine.has_begun.wait(10)
-    socket.socket.close()
+    session.socket.close()
     assert becomes_idle(server, engine)
 
 
@@ -124,11 +145,33 @@ def test_a_model_that_fails_in_mid_stream_breaks_bytes_and_is_told_in_events(slo
     assert (events[-1]["type"], events[-1]["error_code"]) == ("error", "synthesis_failed")
 
 
+def test_a_model_that_fails_in_mid_message_is_an_error_of_that_message_and_the_session_goes_on(
+    slow: tuple[SpeechServer, SlowEngine],
+) -> None:
+    server, engine = slow
+    with connect(f"{server.websocket_url}/invocations-bidirectional-stream") as session:
+        session.send(json.dumps({"text": "Hi.", "request_id": "1"}))
+        while not isinstance(session.recv(10), bytes):
+            pass
+        engine.is_broken = True
+        while isinstance(frame := session.recv(10), bytes):
+            pass
+        engine.is_broken = False
+        session.send(json.dumps({"text": "Hi.", "request_id": "2"}))
+        frames = [session.recv(10)]
+        while not (isinstance(frames[-1], str) and json.loads(frames[-1])["type"] == "synthesis_complete"):
+            frames.append(session.recv(10))
+    failed = json.loads(frame)
+    assert (failed["type"], failed["request_id"], failed["code"], failed["retryable"]) == ("error", "1", "synthesis_failed", True)
+    assert sum(len(frame) for frame in frames if isinstance(frame, bytes)) == 50 * 480
+
+
 def test_beyond_the_queue_limit_callers_are_told_to_come_back() -> None:
     engine = SlowEngine()
     with (
         speech_server(lambda: tone_backend(engine, queue_limit=2)) as server,
         httpx.stream("POST", f"{server.url}/tts/bytes", json=BODY) as answer,
+        connect(f"{server.websocket_url}/invocations-bidirectional-stream") as session,
     ):
         pieces = answer.iter_raw()
         next(pieces)
@@ -136,10 +179,18 @@ def test_beyond_the_queue_limit_callers_are_told_to_come_back() -> None:
         while server.backend.speaker.queue_depth < 2:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        refused = httpx.post(f"{server.url}/tts/bytes", json=BODY)
+        refused = [
+            httpx.post(f"{server.url}/tts/bytes", json=BODY),
+            httpx.post(f"{server.url}/invocations", json={"text": "Hi."}),
+            httpx.post(f"{server.url}/invocations", json={"text": "Hi.", "stream": False}),
+            httpx.post(f"{server.url}/invocations", json={"text": "Hi.", "transport": "sse"}),
+        ]
+        session.send(json.dumps({"text": "Hi.", "request_id": "r"}))
+        told = json.loads(session.recv(10))
         next(pieces)  # The admitted one goes on.
-    assert (refused.status_code, refused.json()["error_code"]) == (503, "queue_saturated")
-    assert refused.headers["retry-after"] == "1"
+    assert [(one.status_code, one.json()["error_code"]) for one in refused] == [(503, "queue_saturated")] * 4
+    assert [one.headers["retry-after"] for one in refused] == ["1"] * 4
+    assert (told["type"], told["request_id"], told["code"], told["retryable"]) == ("error", "r", "queue_saturated", True)
 
 
 def test_ping_is_answered_while_the_model_works(slow: tuple[SpeechServer, SlowEngine]) -> None:
