@@ -8,8 +8,10 @@ too: one is mostly products of matrices, the other convolutions. Knows nothing o
 
 import functools
 import hashlib
+import re
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +35,10 @@ _RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(found for found in vars(native).values() if isinstance(found, type) and issubclass(found, Exception)),
 )
 _PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
+HALVES: dict[str, tuple[Precision, Precision]] = {
+    front if front == back else f"{front}+{back}": (front, back) for front in _PRECISIONS for back in _PRECISIONS
+}
+"""Precisions of (front, back) by their name for settings and logs."""
 
 FRAME = 300
 """Samples of one frame between front and back: 12.5 ms."""
@@ -46,6 +52,7 @@ _LAST_WINDOW = 24
 _CROSSFADE = 120
 _SOURCE_PER_FRAME = 60
 _GRAPH_VERSION = 2
+_GRAPH_FOLDER = re.compile(r"graphs-[0-9a-f]{12}-(?P<version>[0-9]+)")
 _TEST_TOKENS = 60
 """Of the self-test's utterance: a sentence of ordinary length."""
 
@@ -194,28 +201,27 @@ class WholeGraphEngine:
 
 
 def load_engine(
-    model: Path, cache: Path, threads: int, precision: Precision | None, clock: Callable[[], float] = time.process_time
+    model: Path, cache: Path, threads: int, precision: str | None, clock: Callable[[], float] = time.process_time
 ) -> OnnxEngine | WholeGraphEngine:
     """Return the engine for `model`, its halves kept in `cache`.
 
-    precision: None lets a self-test choose; its choice is remembered for this CPU and number of threads.
+    precision: a name of HALVES; None lets a self-test choose, whose choice is remembered for this CPU and number of threads.
     Raises EngineError if the graph cannot be loaded, OSError if the cache cannot be written.
     """
     home = graph_folder(model, cache)
     try:
-        if precision is not None:
-            return _engine(model, home, threads, (precision, precision))
-        return _fastest(model, home, threads, clock)
+        engine = _fastest(model, home, threads, clock) if precision is None else _engine(model, home, threads, precision)
     except CannotSplit as error:
         log.warning("graph cannot be split", reason=str(error), effect="no early first audio, no timestamps")
         return WholeGraphEngine(model, threads)
+    _remove_outdated(cache)
+    return engine
 
 
-def _engine(model: Path, home: Path, threads: int, precisions: tuple[Precision, Precision]) -> OnnxEngine:
-    front, back = precisions
-    name = front if front == back else f"{front}+{back}"
+def _engine(model: Path, home: Path, threads: int, precision: str) -> OnnxEngine:
+    front, back = HALVES[precision]
     return OnnxEngine(
-        _session(_half(model, home, front, "front"), threads), _session(_half(model, home, back, "back"), threads), name
+        _session(_half(model, home, front, "front"), threads), _session(_half(model, home, back, "back"), threads), precision
     )
 
 
@@ -223,6 +229,21 @@ def cut(model: Path, cache: Path) -> None:
     """Cut the graph in both precisions into `cache`, ahead of the first start. Raises CannotSplit or OSError."""
     for precision in _PRECISIONS:
         _half(model, graph_folder(model, cache), precision, "front")
+    _remove_outdated(cache)
+
+
+def _remove_outdated(cache: Path) -> None:
+    """Remove what earlier releases cut, half a gigabyte each; a release that is newer than this one keeps its own."""
+    for folder in cache.glob("graphs-*"):
+        named = _GRAPH_FOLDER.fullmatch(folder.name)
+        if named is None or int(named["version"]) >= _GRAPH_VERSION or folder.is_symlink():
+            continue
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:  # Space, not speech: a cache that belongs to another user stays as it is.
+            log.warning("outdated graphs not removed", path=str(folder), reason=error.strerror)
+        else:
+            log.info("outdated graphs removed", path=str(folder))
 
 
 def graph_folder(model: Path, cache: Path) -> Path:
@@ -251,12 +272,10 @@ def _half(model: Path, home: Path, precision: Precision, name: str) -> Path:
 
 def _fastest(model: Path, home: Path, threads: int, clock: Callable[[], float]) -> OnnxEngine:
     remembered = home / f"fastest-{_cpu_key()}-{threads}"
-    known = remembered.read_text().split() if remembered.is_file() else []
-    for front in _PRECISIONS:
-        for back in _PRECISIONS:
-            if known == [front, back]:
-                return _engine(model, home, threads, (front, back))
-    engines = {precision: _engine(model, home, threads, (precision, precision)) for precision in _PRECISIONS}
+    known = _named(remembered.read_text().split()) if remembered.is_file() else None
+    if known is not None:
+        return _engine(model, home, threads, known)
+    engines = {precision: _engine(model, home, threads, precision) for precision in _PRECISIONS}
     utterance = Utterance((50,) * _TEST_TOKENS, np.zeros((1, 256), np.float32), 1.0)
     seconds = {half: dict.fromkeys(_PRECISIONS, float("inf")) for half in ("front", "back")}
     # CPU time, interleaved, the best of three: other load on the machine must not decide. The back is timed over the first
@@ -269,14 +288,20 @@ def _fastest(model: Path, home: Path, threads: int, clock: Callable[[], float]) 
             engine.sound(made, 0, min(made.frames, 2 * FIRST_WINDOW))
             seconds["front"][precision] = min(seconds["front"][precision], between - began)
             seconds["back"][precision] = min(seconds["back"][precision], clock() - between)
-    front = min(_PRECISIONS, key=seconds["front"].__getitem__)
-    back = min(_PRECISIONS, key=seconds["back"].__getitem__)
-    log.info("precision chosen", front=front, back=back, threads=threads, cpu_seconds=seconds)
+    fastest = [min(_PRECISIONS, key=seconds[half].__getitem__) for half in ("front", "back")]
+    chosen = _named(fastest)
+    assert chosen is not None
+    log.info("precision chosen", precision=chosen, threads=threads, cpu_seconds=seconds)
     try:
-        remembered.write_text(f"{front} {back}")
+        remembered.write_text(" ".join(fastest))
     except OSError as error:  # The graph is there: a cache that cannot be written to costs a self-test a start, no more.
         log.warning("choice not remembered", path=str(remembered), reason=error.strerror)
-    return _engine(model, home, threads, (front, back))
+    return _engine(model, home, threads, chosen)
+
+
+def _named(halves: Sequence[str]) -> str | None:
+    """Return the name in HALVES of these precisions of (front, back), None if there is none."""
+    return next((name for name, known in HALVES.items() if known == tuple(halves)), None)
 
 
 @functools.cache

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 EngineName = Literal["onnx", "torch", "tone"]
+PrecisionName = Literal["int8", "fp32", "int8+fp32", "fp32+int8"]
+_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "fp32", "int8+fp32", "fp32+int8")
 _ENGINES: tuple[EngineName, ...] = ("onnx", "torch", "tone")
 
 
@@ -34,8 +36,8 @@ class Settings:
     threads: int
     """Threads of one inference; there is one inference at a time."""
     engine: EngineName
-    precision: Literal["int8", "fp32"] | None
-    """Of the onnx engine; None lets a self-test at the first start choose the faster one."""
+    precision: PrecisionName | None
+    """Of the onnx engine, "front+back" where the halves differ; None lets a self-test at the first start choose the fastest."""
     lexicon: Path | None
     """A JSON file of one's own pronunciations: word -> phonemes in Kokoro's alphabet."""
     queue_limit: int
@@ -120,12 +122,13 @@ def _positive(environ: Mapping[str, str], name: str, default: int, most: int) ->
     return int(value)
 
 
-def _precision(value: str) -> Literal["int8", "fp32"] | None:
-    if value == "int8" or value == "fp32":
-        return "int8" if value == "int8" else "fp32"
-    if value != "auto":
-        raise SettingsError(f"GLOTTIS_KOKORO_PRECISION is {value!r}; write auto, int8 or fp32.")
-    return None
+def _precision(value: str) -> PrecisionName | None:
+    if value == "auto":
+        return None
+    for name in _PRECISIONS:
+        if value == name:
+            return name
+    raise SettingsError(f"GLOTTIS_KOKORO_PRECISION is {value!r}; write auto, {', '.join(_PRECISIONS[:-1])} or {_PRECISIONS[-1]}.")
 
 
 def _engine(value: str) -> EngineName:

@@ -100,6 +100,21 @@ def test_the_self_tests_choice_is_remembered_for_each_half(weights: Weights, tmp
     assert (chosen.precision, again.precision) == ("int8+fp32", "int8+fp32")
 
 
+def test_graphs_of_earlier_releases_are_removed_and_nothing_else(weights: Weights, tmp_path: Path) -> None:
+    home = graph_folder(weights.model, tmp_path)
+    engine_of(weights, "fp32")
+    home.mkdir()
+    (home / "fp32").symlink_to(graph_folder(weights.model, Settings.from_env(os.environ).cache) / "fp32")
+    version = int(home.name.rpartition("-")[2])
+    kept = [home.name, f"graphs-{'a' * 12}-{version}", f"graphs-{'a' * 12}-{version + 1}", "graphs-of-my-own", "graphs-1"]
+    dropped = [f"graphs-{'a' * 12}-{version - 1}", f"graphs-{'b' * 12}-0"]
+    for name in [*kept[1:], *dropped]:
+        (tmp_path / name / "int8").mkdir(parents=True)
+        (tmp_path / name / "int8" / "front.onnx").write_bytes(b"x")
+    load_engine(weights.model, tmp_path, THREADS, "fp32")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
 def test_windows_have_the_length_of_one_shot_and_the_first_is_short(
     fp32: OnnxEngine, weights: Weights, voices: VoiceCatalogue
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from kokoro_backend.settings import Settings, SettingsError
+from kokoro_backend.onnx_engine import HALVES
+from kokoro_backend.settings import PrecisionName, Settings, SettingsError
 
 BASE = {"HOME": "/home/someone"}
 
@@ -36,6 +38,8 @@ def test_an_address_that_others_reach_needs_a_caller_key(tmp_path: Path) -> None
         ("GLOTTIS_KOKORO_THREADS", "0"),
         ("GLOTTIS_KOKORO_THREADS", "two"),
         ("GLOTTIS_KOKORO_ENGINE", "espeak"),
+        ("GLOTTIS_KOKORO_PRECISION", "fp16"),
+        ("GLOTTIS_KOKORO_BEHIND", "nginx"),
         ("GLOTTIS_KOKORO_KEY_FILE", "/nowhere/key"),
         ("GLOTTIS_KOKORO_QUEUE_LIMIT", "-1"),
     ],
@@ -50,3 +54,19 @@ def test_a_short_key_is_refused(tmp_path: Path) -> None:
     key.write_text("short\n")
     with pytest.raises(SettingsError, match="shorter than 16"):
         Settings.from_env(BASE | {"GLOTTIS_KOKORO_KEY_FILE": str(key)})
+
+
+@pytest.mark.parametrize(
+    ("value", "precision"), [("auto", None), ("int8", "int8"), ("int8+fp32", "int8+fp32"), ("fp32+int8", "fp32+int8")]
+)
+def test_the_precision_is_one_for_both_halves_or_one_for_each(value: str, precision: str | None) -> None:
+    assert Settings.from_env(BASE | {"GLOTTIS_KOKORO_PRECISION": value}).precision == precision
+
+
+def test_every_precision_of_the_settings_is_one_that_the_engine_knows() -> None:
+    assert set(get_args(PrecisionName)) == set(HALVES)
+
+
+def test_behind_sagemaker_no_key_is_asked_for_since_none_can_be_shown() -> None:
+    settings = Settings.from_env(BASE | {"GLOTTIS_KOKORO_LISTEN": "0.0.0.0:8080", "GLOTTIS_KOKORO_BEHIND": "sagemaker"})
+    assert (settings.host, settings.caller_key_digest) == ("0.0.0.0", None)
