@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from gateway.edge.context import EdgeContext
 from gateway.edge.protocol import EdgeProtocol
+from gateway.liveness import keep_alive
 
 _log = structlog.get_logger("gateway.server")
 
@@ -196,19 +197,21 @@ class Server(uvicorn.Server):
                 errno.EADDRNOTAVAIL: "no network interface of this machine has that address",
             }.get(error.errno or 0, "the system refused it")
             raise ListenFailed(f"cannot listen on {listener.host}:{listener.port}: {cause}") from error
+        for listening in server.sockets:
+            keep_alive(listening)
         host, port = server.sockets[0].getsockname()[:2]
         _log.info("listening", listener=kind, host=host, port=port, scheme="https" if listener.tls is not None else "http")
         return server
 
     async def _watch(self) -> None:
-        """Call every connection whose deadline has passed, once a second."""
+        """Let every connection look at the time, once a second."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             now = loop.time()
             for connection in tuple(self.server_state.connections):
-                if isinstance(connection, EdgeProtocol) and connection.deadline < now:
-                    connection.expired()
+                if isinstance(connection, EdgeProtocol):
+                    connection.tick(now)
 
     async def _hurried(self, seconds: float) -> None:
         """Wait, unless a second signal asks to hurry."""

@@ -21,6 +21,7 @@ from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_ans
 from gateway.edge.context import EdgeContext, Lease, lease_of
 from gateway.edge.masking import Masker
 from gateway.edge.metering import AnswerMeter, NoMeter, answer_meter
+from gateway.liveness import Watch
 from gateway.state.credentials import NoCredential
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.faults import Phase, UpstreamFault
@@ -88,6 +89,8 @@ class Exchange:
     _credential: Secret | None = None
     _origin: Origin | None = None
     _upstream: UpstreamConnection | None = None
+    _upstream_watch: Watch | None = None
+    """None as long as the exchange is young"""
     _is_reused = False
     _has_retried = False
     _is_judged = True
@@ -520,7 +523,7 @@ class Exchange:
         """The provider reads slowly: so does the gateway from the client."""
         if not self.is_request_done:
             self.edge.flow.pause_reading()
-            self.edge.expire_in(self.context.limits.stall_seconds)
+            self.edge.expire_in(0)  # whether it still reads is looked at, see `look_upstream`
 
     def upstream_writable(self) -> None:
         """The provider caught up."""
@@ -614,12 +617,11 @@ class Exchange:
             self.edge.transport.write(head)
             self._end_answer(is_reusable=not rest)
             return
+        self.edge.expire_in(self.context.limits.response_idle_seconds)
         if rest:
             self._relay_body(rest, head)
         else:
             self.edge.transport.write(head)
-        if not self._is_over:
-            self.edge.expire_in(self.context.limits.response_idle_seconds)
 
     def _relay_body(self, data: bytes, before: bytes) -> None:
         """Write body bytes to the client as they came; `before` goes first, in the same write."""
@@ -676,6 +678,8 @@ class Exchange:
             return
         self._upstream = None
         if is_reusable and self._is_sent_whole and not response.closes and self._answer_left != http1.UNTIL_CLOSE:
+            if self.edge.flow.write_paused:  # the last bytes filled the client's buffer: the next exchange has to be heard
+                upstream.transport.resume_reading()
             origin.give_back(upstream)
         else:
             upstream.abort()
@@ -730,7 +734,7 @@ class Exchange:
         """The client reads slowly: so does the gateway from the provider."""
         if self._upstream is not None:
             self._upstream.transport.pause_reading()
-            self.edge.expire_in(self.context.limits.stall_seconds)
+            self.edge.expire_in(0)  # whether it still reads is looked at, see EdgeProtocol
 
     def client_writable(self) -> None:
         """The client caught up."""
@@ -738,15 +742,31 @@ class Exchange:
             self._upstream.transport.resume_reading()
             self.edge.expire_in(self.context.limits.response_idle_seconds)
 
+    def look_upstream(self, stall_seconds: float, now: float) -> None:
+        """Give the provider up if it does not live, or does not read, any more; called every two seconds."""
+        upstream = self._upstream
+        if upstream is None:
+            return
+        watch = self._upstream_watch
+        if watch is None:
+            self._upstream_watch = watch = Watch(now)
+        state = watch.look(upstream.transport, stall_seconds, now)
+        if state == "dead":
+            upstream.abort()
+            self.upstream_lost(TimeoutError())
+        elif state == "stalled":
+            self._fault(UpstreamFault("upstream_timeout", "send", anything_sent=True, detail="nothing is taken"))
+
     # Ends
 
-    def client_lost(self) -> None:
-        """The client hung up: what it asked for is not wanted any more."""
+    def client_lost(self, reason: str = "") -> None:
+        """The client hung up, or `reason` is why it is given up: what it asked for is not wanted any more."""
         if self._is_over:
             return
         self._drop_upstream()
         self._is_over = True
         self.settled.closed_by = "client"
+        self.settled.reason = reason
         self._settle("client_gone")
 
     def expired(self) -> None:
@@ -754,11 +774,7 @@ class Exchange:
         if self._is_over:
             return
         if self._answer is not None:
-            if self.edge.flow.write_paused:
-                self.settled.reason = "stalled"
-                self._cut(None, outcome="client_gone")
-            else:
-                self._cut(UpstreamFault("upstream_timeout", "response_body", anything_sent=True, detail="silence"))
+            self._cut(UpstreamFault("upstream_timeout", "response_body", anything_sent=True, detail="silence"))
         elif self.is_request_done or self.edge.flow.read_paused:
             phase: Phase = "response_head" if self._is_sent_whole else "send"
             self._fault(UpstreamFault("upstream_timeout", phase, anything_sent=True, detail="silence"))

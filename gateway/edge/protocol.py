@@ -19,6 +19,7 @@ from gateway import http1
 from gateway.edge.answers import own_answer
 from gateway.edge.context import EdgeContext
 from gateway.edge.http_relay import Exchange
+from gateway.liveness import Watch
 from policy.facts import RequestHead
 from policy.providers import registry
 from policy.refusal import TABLE, Refusal
@@ -26,6 +27,7 @@ from policy.repeated import Repeated
 from policy.usage import Settled
 
 _LINGER_IDLE_SECONDS: Final = 5.0
+_TICKS_A_LOOK: Final = 2
 _LINGER_SECONDS: Final = 120.0
 """after a refusal that left a body unread: how long it is still read and thrown away, so that the client, which may send
 first and read later, gets to see the answer instead of a reset (a 200 MB upload without a token ends in a readable 401)"""
@@ -47,6 +49,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self.peer = ""
         self.deadline = math.inf
         """monotonic seconds (the loop's) after which `expired` is called"""
+        self._ticks = 0
+        self._watch: Watch | None = None
+        """of the client; None as long as nothing lasted"""
         self._buffer = b""
         self._is_head_begun = False
         self._exchange: Exchange | None = None
@@ -110,10 +115,40 @@ class EdgeProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._exchange is not None:
             self._exchange.client_writable()
+        elif self._buffer and not self._is_advancing and self._app_request is None:
+            self.flow.resume_reading()
+            self._advance()
 
     def expire_in(self, seconds: float) -> None:
         """Move the deadline; 0: there is none."""
         self.deadline = self.loop.time() + seconds if seconds else math.inf
+
+    def tick(self, now: float) -> None:
+        """Look at the deadline, and every other time at who lives; called once a second. now: the loop's seconds."""
+        if self.deadline < now:
+            self.expired()
+        self._ticks += 1
+        if not self._ticks % _TICKS_A_LOOK:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """End what lasts for a client that does not live, or does not read, any more, and likewise for its provider."""
+        exchange, transport = self._exchange, self.transport
+        if exchange is None and not transport.get_write_buffer_size():
+            self._watch = None
+            return
+        watch = self._watch
+        if watch is None:
+            self._watch = watch = Watch(now)
+        stall_seconds = self.context.limits.stall_seconds
+        state = watch.look(transport, stall_seconds, now)
+        if state == "alive":
+            if exchange is not None:
+                exchange.look_upstream(stall_seconds, now)
+            return
+        if exchange is not None:
+            exchange.client_lost("stalled" if state == "stalled" else "half_open")
+        transport.abort()
 
     def expired(self) -> None:
         """The deadline has passed."""
@@ -160,11 +195,15 @@ class EdgeProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _advance(self) -> None:
-        """Begin requests as long as whole heads wait and none is under way."""
+        """Begin requests as long as whole heads wait, none is under way and the client takes its answers."""
         self._is_advancing = True
         try:
             while self._exchange is None and self._app_request is None and not self.transport.is_closing():
                 buffer = self._buffer
+                if self.flow.write_paused and buffer:
+                    self.deadline = math.inf  # whether it still reads is looked at
+                    self._wait_in_line(b"")
+                    return
                 end = buffer.find(b"\r\n\r\n")
                 if end < 0 or end > self.context.limits.head_bytes:
                     self._await_head(buffer)

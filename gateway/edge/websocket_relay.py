@@ -16,9 +16,9 @@ from contracts.events import LiveSession, Outcome
 from contracts.secret import Secret
 from gateway.edge.answers import own_answer
 from gateway.edge.context import EdgeContext, Lease, lease_of
-from gateway.edge.liveness import Watch, probe
 from gateway.edge.masking import Masker
 from gateway.edge.websocket_handshake import Answer, HandshakeReader, asked_key, leads_elsewhere, refusal_head, switching_head
+from gateway.liveness import Watch
 from gateway.upstream.faults import UpstreamFault
 from policy import session as does
 from policy.decide import Admit, NeedKeys, decide, judge_message, without_key
@@ -126,7 +126,6 @@ class Relay(asyncio.Protocol):
         """Begin the handshake with the provider."""
         context = self._context
         context.open.add(self)
-        probe(self._transport)
         self._opening = context.tasks.start("open a session", self._open())
 
     def live(self) -> LiveSession | None:
@@ -393,7 +392,6 @@ class Relay(asyncio.Protocol):
         """Let the session have the provider's transport, beginning with what came along with its 101."""
         self._upstream = side = _UpstreamSide(self, transport)
         self._upstream_write = transport.write
-        probe(transport)
         transport.set_protocol(side)
         if self._is_client_full:
             transport.pause_reading()

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from gateway.liveness import keep_alive
 from gateway.tasks import Tasks
 from gateway.upstream.faults import UpstreamFault
 from policy.origins import is_refused_address
@@ -86,6 +87,7 @@ async def _connect(address: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
         await asyncio.get_running_loop().sock_connect(sock, (address, port))
     except BaseException:  # also a cancelled attempt closes its socket
         sock.close()

@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from gateway.edge.context import Limits
-from gateway.edge.liveness import Watch, probe
+from gateway.liveness import Watch, keep_alive
 from tests.doubles.cartesia_websocket import BINARY, Socket, SocketsDouble, sockets_double
 from tests.kit.deafness import go_deaf
 from tests.kit.sessions import STT, dial, sockets_edge
@@ -35,7 +35,7 @@ async def test_quiet_connections_are_probed_within_ten_seconds() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     sock = socket.create_connection(listening.getsockname())
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=sock)
-    probe(transport)
+    keep_alive(sock)
     idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
     interval = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
     count = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from gateway.edge.liveness import is_silent
+from gateway.liveness import is_silent
 
 
 def info(retransmits: int, unacknowledged: int, last_ack_ms: int) -> bytes:

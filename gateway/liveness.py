@@ -1,14 +1,15 @@
-"""Whether a peer of an open session still lives, and whether it still reads; looked up in the kernel, once a second.
+"""Whether the peer of a connection still lives, and whether it still reads: what the kernel knows.
 
 A quiet connection is probed by TCP keepalive. With data under way the kernel does not probe, so its own record (TCP_INFO)
 tells: nothing acknowledged for ten seconds is a dead peer, nothing taken for `stall_seconds` a peer that does not read.
-Not TCP_USER_TIMEOUT: it kills a living listener that reads at playback speed. Read next: `gateway.edge.websocket_relay`.
+Not TCP_USER_TIMEOUT: it kills a living listener that reads at playback speed (docs/adr/0058). Listeners and dialled sockets
+are kept alive from the start; who looks is `gateway.edge.protocol` for exchanges, `gateway.edge.websocket_relay` for sessions.
 """
 
 import asyncio
 import socket
 import struct
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -26,9 +27,15 @@ _INFO: Final = struct.Struct("2xB21xI28xI60xQ")
 State: TypeAlias = Literal["alive", "dead", "stalled"]
 
 
-def probe(transport: asyncio.BaseTransport) -> None:
-    """Turn keepalive on for a transport's socket."""
-    sock = transport.get_extra_info("socket")
+class Socket(Protocol):
+    """A socket, or what an event loop shows of one."""
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None:
+        """Set an option."""
+
+
+def keep_alive(sock: Socket) -> None:
+    """Let the kernel probe a connection whenever it is quiet; what a listening socket accepts inherits it (Linux)."""
     for level, option, value in _KEEPALIVE:
         sock.setsockopt(level, option, value)
 
