@@ -49,8 +49,8 @@ explore: $(STAMP) sdks ## the whole suite in another order and with other exampl
 fault: $(STAMP) ## the whole crash matrix: every process killed, every wire broken, alone and in sequences (about 8 minutes)
 	@GLOTTIS_FAULTS=all $(BIN)/python -m pytest tests/fault $(OPTIONS)
 
-fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target; what fails is kept and replayed by the tests; TARGETS="policy http1/request"
-	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
+fuzz: $(STAMP) ## fuzz every parser for SECONDS (60) a target, two at once; what fails is kept and replayed by the tests; TARGETS="policy http1/request" SEED=1
+	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(OPTIONS)
 
 native: $(STAMP) ## compile the gateway's hot modules into build/native (a C compiler, python3-dev); see docs/operations.md
 	@$(BIN)/python deploy/dev/native.py

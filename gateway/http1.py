@@ -21,7 +21,8 @@ _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
 _TRAILER: Final = re.compile(_TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 _FRAMING_TRAILER: Final = re.compile(rb"(?i)(?:transfer-encoding|content-length):")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
+_PADDED_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
 
 UNTIL_CLOSE: Final = -2
 CHUNKED: Final = -1
@@ -355,6 +356,8 @@ class ChunkedBody:
     speaks of framing (RFC 9110 §6.5.1 forbids it; some readers take it for a header).
     """
 
+    may_be_padded: bool = False
+    """blanks may stand behind a size: servers exist that write them, but no client; llhttp refuses them"""
     max_trailer_bytes: int = 16 * 1024
     is_complete: bool = False
     _left: int = field(default=0, init=False)
@@ -400,7 +403,7 @@ class ChunkedBody:
                 raise Malformed("head_malformed", "a chunk is longer than its size")
             self._at = 0
         elif self._at == 0:
-            size = _CHUNK_SIZE.match(line)
+            size = (_PADDED_CHUNK_SIZE if self.may_be_padded else _CHUNK_SIZE).match(line)
             if size is None:
                 raise Malformed("head_malformed", "a chunk size is not hexadecimal")
             self._left = int(size[1], 16)

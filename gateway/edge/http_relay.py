@@ -595,7 +595,7 @@ class Exchange:
             length = 0
         elif length == http1.CHUNKED or length == http1.UNTIL_CLOSE:
             if length == http1.CHUNKED:
-                self._answer_chunks = http1.ChunkedBody()
+                self._answer_chunks = http1.ChunkedBody(may_be_padded=True)
             if self.request.minor:
                 self._writes_chunks = True
                 extra = _CHUNKED

@@ -157,7 +157,7 @@ class HandshakeReader(asyncio.Protocol):
 
     def _begin_body(self, response: http1.Response, rest: bytes) -> None:
         if response.length == http1.CHUNKED:
-            self._chunks = http1.ChunkedBody()
+            self._chunks = http1.ChunkedBody(may_be_padded=True)
         self._take_body(rest)
 
     def _take_body(self, data: bytes) -> None:

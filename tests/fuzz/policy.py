@@ -7,6 +7,8 @@ which `make test` replays for ever after (`tests/unit/policy/test_fuzz_corpus.py
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from contracts.secret import Secret
 from contracts.snapshot import Grant
 from policy.decide import Admit, NeedFacts, NeedKeys, decide
@@ -20,14 +22,19 @@ from policy.refusal import TABLE, Refusal, http_answer, in_band_error
 from policy.rewrite import request_head
 from policy.scan import cartesia_version
 from policy.world import World
-from tests.kit.identities import NOW, b64, idp_token, own_token, voice_workspace
+from tests.kit.identities import NOW, b64, idp_token, jwks, own_token, signing_key, voice_workspace
 
 CORPUS = Path(__file__).parent / "corpus" / "policy"
 HEADS = Path(__file__).parents[1] / "golden" / "policy_heads"
 
 ALL = Grant(id="g9", workspace="w1", account="a-eu", subject="team:voice", operations=OPERATIONS)
-WORLD = World(index_of(voice_workspace(plus_grants=(ALL,))))
-SIGNED = (idp_token().encode(), own_token().encode())
+KEY = signing_key("EdDSA", "k1")
+"""the same in every process, and so are its signatures: seeds stay seeds, and a run can be repeated"""
+IDP_ISSUER, OWN_ISSUER = voice_workspace().issuers
+WORLD = World(
+    index_of(voice_workspace(plus_grants=(ALL,), issuers=(msgspec.structs.replace(IDP_ISSUER, jwks=jwks(KEY)), OWN_ISSUER)))
+)
+SIGNED = (idp_token(KEY).encode(), own_token().encode())
 CREDENTIAL = Secret("sk_car_real_0123456789")
 STT = next(endpoint for endpoint in cartesia.PROFILE.endpoints if endpoint.id == "stt.batch")
 INFILL = next(endpoint for endpoint in cartesia.PROFILE.endpoints if endpoint.id == "infill.bytes")

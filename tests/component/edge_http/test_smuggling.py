@@ -65,6 +65,7 @@ async def test_an_ambiguous_head_is_refused_and_the_connection_closed(
         b"+5\r\nhello\r\n0\r\n\r\n",
         b"-5\r\nhello\r\n0\r\n\r\n",
         b" 5\r\nhello\r\n0\r\n\r\n",
+        b"5 \r\nhello\r\n0\r\n\r\n",
         b"fffffffffffffffff\r\nhello\r\n0\r\n\r\n",
     ],
 )

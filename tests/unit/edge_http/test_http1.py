@@ -232,6 +232,8 @@ def test_a_chunked_body_reads_the_same_however_it_is_cut(chunks: list[bytes], da
         b" 5\r\nhello\r\n",
         b"\r\n",
         b"5 5\r\nhello\r\n",
+        b"5 \r\nhello\r\n",
+        b"5\t;a\r\nhello\r\n",
         b"ffffffffffffffffff\r\n",
         b"5;" + b"a" * 300 + b"\r\nhello\r\n",
         b"0\r\n" + b"X: " + b"a" * 20_000 + b"\r\n\r\n",
@@ -245,6 +247,10 @@ def test_a_chunked_body_reads_the_same_however_it_is_cut(chunks: list[bytes], da
 def test_a_chunked_body_that_is_not_exact_is_refused(wire: bytes) -> None:
     with pytest.raises(Malformed):
         fed(ChunkedBody(), wire)
+
+
+def test_a_provider_may_write_blanks_behind_a_size_as_old_servers_do() -> None:
+    assert fed(ChunkedBody(may_be_padded=True), b"5  \r\nhello\r\n0 \r\n\r\n") == (b"hello", b"")
 
 
 def test_pieces_become_one_chunk() -> None:
