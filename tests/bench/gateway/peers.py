@@ -1,7 +1,8 @@
 """The upstream stand-in and the peers of the kit, started as the kit does, with TLS on either side if asked for.
 
 nginx checks nothing, Envoy validates the caller's JWT; both swap the credential. With TLS towards the upstream, an nginx on
-the other core takes it off in front of the stand-in, for every target alike. Used by the benchmarks beside the kit's own.
+the other core takes it off in front of the stand-in, for every target alike; for a load that speaks no TLS, another one there
+puts it on (`tls_put_on`). Used by the benchmarks beside the kit's own.
 """
 
 import datetime
@@ -32,6 +33,17 @@ _WRITE = (
     "json.loads(peers.envoy(jwks, kit.ISSUER, kit.AUDIENCE))]))"
 )
 _TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3."
+_PUT_ON = """worker_processes 1; pid {folder}/put_on.pid; error_log {folder}/put_on.err;
+events {{ worker_connections 20000; }}
+http {{
+  access_log off;
+  map $http_upgrade $up_connection {{ default upgrade; '' ''; }}
+  proxy_http_version 1.1; proxy_buffering off; proxy_read_timeout 900s;
+  proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $up_connection;
+  proxy_ssl_verify on; proxy_ssl_trusted_certificate {authority}; proxy_ssl_name localhost;
+  {servers}
+}}
+"""
 _TLS_UPSTREAM = """worker_processes 1; pid {folder}/front.pid; error_log {folder}/front.err;
 events {{ worker_connections 20000; }}
 http {{
@@ -109,6 +121,24 @@ def peers(
             stack.callback(process.terminate)
         time.sleep(3)
         yield ports
+
+
+@contextmanager
+def tls_put_on(folder: Path, targets: dict[str, int], certificates: Certificates) -> Iterator[dict[str, int]]:
+    """Give for each target's TLS port a plain one beside it: what comes there goes on over TLS, from the other core."""
+    plain = {name: port + 10_000 for name, port in targets.items()}
+    servers = "\n  ".join(
+        f"server {{ listen 127.0.0.1:{plain[name]} backlog=4096; location / {{ proxy_pass https://127.0.0.1:{port}; }} }}"
+        for name, port in targets.items()
+    )
+    (folder / "put_on.conf").write_text(_PUT_ON.format(folder=folder, authority=certificates.authority, servers=servers))
+    command = ["taskset", "-c", str(OTHER_CORE), "nginx", "-c", str(folder / "put_on.conf"), "-g", "daemon off;"]
+    with subprocess.Popen(command) as process:
+        time.sleep(1)
+        try:
+            yield plain
+        finally:
+            process.terminate()
 
 
 def _envoy_to_clients(envoy: Any, certificates: Certificates) -> None:

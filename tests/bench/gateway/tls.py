@@ -1,18 +1,20 @@
 """The gateway beside Envoy and nginx with TLS: towards clients, or towards the upstream: one core, one run.
 
-`python -m tests.bench.gateway.tls clients|upstream`. The same loads as `tests.bench.gateway.side_by_side`, except that the
-kit's WebSocket load speaks no TLS: towards clients HTTP alone is measured. Every connection is kept, so what is compared is
-what TLS costs a byte, not a handshake. Certificates are P-256 of an authority made for the run; every side verifies.
+`python -m tests.bench.gateway.tls clients|upstream`. The same loads as `tests.bench.gateway.side_by_side`. The kit's WebSocket
+load speaks no TLS: towards clients an nginx on its core puts it on, for every target alike, and that core is the limit: trust
+the CPU a round trip. Every connection is kept, so what is compared is what TLS costs a byte, not a handshake. Certificates are
+P-256 of an authority made for the run; every side verifies.
 """
 
 import argparse
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.bench.gateway.peers import TLS_UPSTREAM_PORT, peers, plain_certificates
+from tests.bench.gateway.peers import TLS_UPSTREAM_PORT, peers, plain_certificates, tls_put_on
 from tests.bench.gateway.side_by_side import KIT, PORT, STT, UNITS, UPSTREAM, candidate, uses_native
 
 TLS_PORT = 8443
@@ -31,17 +33,20 @@ def measured(kit: Any, folder: Path, side: str, rounds: int, seconds: int, is_na
     with (
         candidate(folder, is_native=is_native, origin=origin, ca_pem=ca_pem, more=more) as keys,
         peers(folder, keys, certificates, to_clients=to_clients, to_upstream=not to_clients) as ports,
+        ExitStack() as running,
     ):
         token = (keys / "token").read_text()
         ports["Glottis"] = TLS_PORT if to_clients else PORT
+        plain = running.enter_context(tls_put_on(folder, ports, certificates)) if to_clients else ports
         load = str(folder / "wsload")
         for _ in range(rounds):
             for name, port in ports.items():
                 url = f"http{'s' if to_clients else ''}://127.0.0.1:{port}/cartesia/tts/bytes"
-                path = STT if name == "Glottis" else "/cartesia/stt/websocket"
-                runs = {"http": lambda url=url: kit.wrk(url, CONNECTIONS, seconds, token)}
-                if not to_clients:
-                    runs["ws"] = lambda port=port, path=path: kit.ws(load, port, path, SOCKETS, FRAME_BYTES, 0, seconds, token)
+                path, at = STT if name == "Glottis" else "/cartesia/stt/websocket", plain[name]
+                runs = {
+                    "http": lambda url=url: kit.wrk(url, CONNECTIONS, seconds, token),
+                    "ws": lambda at=at, path=path: kit.ws(load, at, path, SOCKETS, FRAME_BYTES, 0, seconds, token),
+                }
                 for kind, run in runs.items():
                     results.setdefault(name, {}).setdefault(kind, []).append(kit.measured(run, port, seconds, []))
     return results

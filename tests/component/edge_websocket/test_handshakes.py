@@ -268,9 +268,11 @@ async def test_a_token_revoked_while_the_provider_is_asked_opens_nothing() -> No
 
 async def test_a_client_that_gives_up_its_handshake_leaves_nothing_open() -> None:
     async with sockets_double() as double, sockets_edge(double) as gateway:
-        gone = asyncio.Event()
+        asked, gone = asyncio.Event(), asyncio.Event()
 
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
             await reader.read()
             gone.set()
             writer.close()
@@ -279,8 +281,7 @@ async def test_a_client_that_gives_up_its_handshake_leaves_nothing_open() -> Non
         client = await Client.connect(gateway.port)
         await client.send(handshake())
         async with asyncio.timeout(5):
-            while not len(gateway.context.open):
-                await asyncio.sleep(0.005)
+            await asked.wait()
         client.close()
         async with asyncio.timeout(5):
             await gone.wait()
