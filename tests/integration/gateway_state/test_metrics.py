@@ -58,7 +58,7 @@ async def test_a_call_that_went_well_shows_in_its_durations_and_its_usage(pod: F
     assert await pod.gateway.metric(NAME + "usage_total", provider="cartesia", unit="audio_out_ms") == 63
     assert 0 <= await pod.gateway.metric(NAME + "config_age_seconds") < 60
     assert 0 <= await pod.gateway.metric(NAME + "key_set_age_seconds") < 60
-    assert await pod.gateway.metric(NAME + "spool_capacity_bytes") == 1024 * 1024
+    assert await pod.gateway.metric(NAME + "spool_capacity_bytes") == 16 * 1024 * 1024
     await shows(pod, 0, "spool_unpublished_bytes")
     await shows(pod, 0, "spool_open_keys")
     assert await pod.gateway.metric(NAME + "bus_up") == 1
