@@ -1,5 +1,6 @@
 """Routes for tokens under /api/v1/tokens, for ending sessions, and the issuer's public documents under /.well-known."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -70,11 +71,16 @@ async def _token(connection: Any, caller: Session, reference: str) -> Row:  # An
     return row
 
 
-def _check_may_mint(caller: Session, principal: Row, audience: str) -> None:
+def _check_may_mint(caller: Session, principal: Row, audience: str, scopes: Collection[str] | None) -> None:
+    """Raise Problem forbidden if the caller may not mint this token, anew or in place of another. scopes: None for all."""
     if caller.actor.role == "member" and principal["id"] != caller.actor.id:
         raise Problem("forbidden", "Members mint tokens for themselves only.")
-    if audience == service.API_AUDIENCE and principal["role"] == "owner" and caller.actor.role != "owner":
+    if audience != service.API_AUDIENCE:
+        return
+    if principal["role"] == "owner" and caller.actor.role != "owner":
         raise Problem("forbidden", "Only an owner mints an API token for an owner.")
+    if caller.actor.scopes is not None and (scopes is None or not caller.actor.scopes.issuperset(scopes)):
+        raise Problem("forbidden", "A token cannot mint one that may do more than itself.")
 
 
 @router.post("/tokens", tags=["tokens"], summary="Mint a token", status_code=201, response_model=MintedToken)
@@ -92,9 +98,7 @@ async def mint_token(caller: Caller, request: Request, body: NewToken, idempoten
 
     async def make(unit: Unit) -> tuple[BaseModel, None, str]:
         principal = await people.principal(unit.connection, kind, reference)
-        _check_may_mint(caller, principal, body.audience)
-        if caller.actor.scopes is not None and is_api and not set(body.scopes or ("*",)) <= caller.actor.scopes:
-            raise Problem("forbidden", "A token cannot mint one that may do more than itself.")
+        _check_may_mint(caller, principal, body.audience, body.scopes)
         team = None
         if body.team is not None:
             team = (await people.resolved_teams(unit.connection, [body.team]))[0]
@@ -144,7 +148,7 @@ async def rotate_token(
 
     async def make(unit: Unit) -> tuple[BaseModel, None, str]:
         row = await _token(unit.connection, caller, token)
-        _check_may_mint(caller, {"id": row["principal_id"], "role": row["principal_role"]}, row["audience"])
+        _check_may_mint(caller, {"id": row["principal_id"], "role": row["principal_role"]}, row["audience"], row["scopes"])
         lifetime = None if body.expires_in_seconds is None else timedelta(seconds=body.expires_in_seconds)
         made, text = await issuer.rotated(unit, row, timedelta(seconds=body.overlap_seconds), lifetime)
         return MintedToken.model_validate({**made, "token": text}), None, f"/api/v1/tokens/{made['id']}"

@@ -338,3 +338,18 @@ async def test_a_token_for_minting_mints_and_changes_nothing_else(control_plane:
         assert (await client.get("/teams")).status_code == 403
         wider = await client.post("/tokens", json={"principal": "user:ada", "audience": "glottis-api"})
         assert (wider.status_code, wider.json()["detail"]) == (403, "A token cannot mint one that may do more than itself.")
+
+
+async def test_a_narrowed_token_cannot_rotate_its_way_to_a_wider_one(control_plane: RunningControlPlane) -> None:
+    async with control_plane.client() as client:
+        whole = (await client.get("/tokens", params={"audience": "glottis-api"})).json()["items"][0]
+        reads = await made(client, "/tokens", {"principal": "user:ada", "audience": "glottis-api", "scopes": ["read"]})
+    async with control_plane.client(await token_of(control_plane, "user:ada", scopes=["tokens"])) as client:
+        for wider in (whole, reads):
+            answer = await client.post(f"/tokens/{wider['id']}/rotate", json={"overlap_seconds": 60})
+            assert (answer.status_code, answer.json()["detail"]) == (
+                403,
+                "A token cannot mint one that may do more than itself.",
+            )
+    async with control_plane.client(await token_of(control_plane, "user:ada", scopes=["read", "tokens"])) as client:
+        assert (await client.post(f"/tokens/{reads['id']}/rotate", json={})).status_code == 201
