@@ -4,6 +4,7 @@ MessagePack for what machines read in bulk (snapshot chunks, events). Unknown fi
 takes a newer writer's additions; a schema number that the reader does not know is refused, because its meaning changed.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,6 +26,11 @@ class UnsupportedSchema(Undecodable):
 def encode(value: msgspec.Struct) -> bytes:
     """Return the value as MessagePack; equal values give equal bytes (chunks are named by their hash)."""
     return _ENCODER.encode(value)
+
+
+def encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """Return MessagePack that decodes as every shape whose fields are among these. Any: values that a shape may hold."""
+    return _ENCODER.encode(fields)
 
 
 def decode(data: bytes | memoryview, shape: type[T]) -> T:

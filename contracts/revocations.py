@@ -14,11 +14,13 @@ from contracts import codec, signing
 from contracts.secret import Secret
 from contracts.subjects import revocation_key
 
-RevokedKind: TypeAlias = Literal["token", "principal", "account", "issuer"]
+RevokedKind: TypeAlias = Literal["token", "principal"]
 
 
 class Revocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is no longer valid. `target`: a token's `jti` (its children by `parent` as well), a principal's or account's id.
+    """What is no longer valid. `target`: a token's `jti` (its children by `parent` as well), or a principal's id.
+
+    An account or issuer that is disabled or deleted is not in the next snapshot: that needs no revocation.
 
     `before_ms`: only tokens issued (`iat`) before this time are meant; None means all.
     """
@@ -68,8 +70,13 @@ def key_of(command: Command) -> str:
 
 
 def signed(command: Command, private_key: Secret) -> bytes:
-    """Return the published bytes of a command. private_key: the manifest's."""
-    return signing.signed(codec.encode(command), _CONTEXTS[type(command)], private_key)
+    """Return the published bytes of a command. private_key: the manifest's.
+
+    The command's own fields stand beside the envelope's, for pods from before there were signatures, which read those
+    alone; a pod that checks signatures reads nothing but the signed body.
+    """
+    envelope = signing.signed_body(codec.encode(command), _CONTEXTS[type(command)], private_key)
+    return codec.encode_fields({**msgspec.structs.asdict(command), **msgspec.structs.asdict(envelope)})
 
 
 def unsigned(key: str, body: bytes) -> Command:

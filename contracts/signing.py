@@ -44,11 +44,16 @@ def public_key_of(private_key: Secret) -> bytes:
     return Ed25519PrivateKey.from_private_bytes(private_key.reveal()).public_key().public_bytes_raw()
 
 
-def signed(body: bytes, context: bytes, private_key: Secret) -> bytes:
-    """Return the published bytes of a body. context: constant of the kind, ends with a zero byte."""
+def signed_body(body: bytes, context: bytes, private_key: Secret) -> SignedBody:
+    """Return the envelope of a body. context: constant of the kind, ends with a zero byte."""
     signer = Ed25519PrivateKey.from_private_bytes(private_key.reveal())
     key_id = key_id_of(signer.public_key().public_bytes_raw())
-    return codec.encode(SignedBody(body=body, key_id=key_id, signature=signer.sign(context + body)))
+    return SignedBody(body=body, key_id=key_id, signature=signer.sign(context + body))
+
+
+def signed(body: bytes, context: bytes, private_key: Secret) -> bytes:
+    """Return the published bytes of a body. context: as above."""
+    return codec.encode(signed_body(body, context, private_key))
 
 
 def opened(

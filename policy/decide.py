@@ -65,19 +65,19 @@ def decide(head: RequestHead, facts: Facts | None, world: World, now: float) -> 
     refused = authorize.origin(caller, scan.origin)
     if refused is not None:
         return refused
-    reason = world.revocations.hits(caller, None, now)
+    reason = world.revocations.hits(caller, now)
     if reason is not None:
         return Refusal(reason)
     endpoint = scan.match.endpoint
     if endpoint.judged == "json_body" or endpoint.judged == "form_field":
         if facts is None:
-            return _need_facts(scan, caller, world, now)
+            return _need_facts(scan, caller, world)
     elif facts is None:
         facts = scan.facts
-    return admit(scan, caller, facts, world, now)
+    return admit(scan, caller, facts, world)
 
 
-def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFacts | Admit | Refusal:
+def _need_facts(scan: Scan, caller: Caller, world: World) -> NeedFacts | Admit | Refusal:
     """Return which facts are needed; refuses before a body is read what can be refused without it."""
     endpoint, profile = scan.match.endpoint, scan.match.profile
     if scan.has_content_encoding:
@@ -90,8 +90,8 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
         if isinstance(permit, Refusal):
             return permit
         if permit.takes_any_voice:
-            return admit(scan, caller, _NO_FACTS, world, now)
-        route = _route(scan, caller, permit, "", world, now)
+            return admit(scan, caller, _NO_FACTS, world)
+        route = _route(scan, caller, permit, "", world)
     else:
         # At some account of the profile the operation must be granted; at which one, the model tells.
         usable = access.accounts(profile)
@@ -111,7 +111,7 @@ def _need_facts(scan: Scan, caller: Caller, world: World, now: float) -> NeedFac
             return Refusal("model_not_granted")
         if len(permits) > 1:
             return NeedFacts("form_field", endpoint, None, resolve.pins(profile, permits))
-        route = _route(scan, caller, permits[0], "", world, now)
+        route = _route(scan, caller, permits[0], "", world)
     if isinstance(route, Refusal):
         return route
     return NeedFacts("form_field", endpoint, route)
@@ -132,7 +132,7 @@ def _is_readable(scan: Scan, endpoint: Endpoint) -> bool:
     return parameters.replace(b'"', b"").strip() in (b"", b"charset=utf-8")
 
 
-def admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) -> Admit | Refusal:
+def admit(scan: Scan, caller: Caller, facts: Facts, world: World) -> Admit | Refusal:
     """Return the route of a request whose caller and facts are known: the part of `decide` that can be explained."""
     match = scan.match
     endpoint, profile = match.endpoint, match.profile
@@ -162,7 +162,7 @@ def admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) ->
             if isinstance(only, Refusal):
                 return only
             model = only
-    route = _route(scan, caller, permit, model or "", world, now)
+    route = _route(scan, caller, permit, model or "", world)
     if isinstance(route, Refusal):
         return route
     if endpoint.judged != "message" and endpoint.voice_key is not None:
@@ -172,16 +172,13 @@ def admit(scan: Scan, caller: Caller, facts: Facts, world: World, now: float) ->
     return Admit(route, facts)
 
 
-def _route(scan: Scan, caller: Caller, permit: Permit, model: str, world: World, now: float) -> Route | Refusal:
+def _route(scan: Scan, caller: Caller, permit: Permit, model: str, world: World) -> Route | Refusal:
     """Return the route to an account that was resolved, if the operation is granted there."""
     match = scan.match
     refused = authorize.operation(caller, permit, match.endpoint)
     if refused is not None:
         return refused
     account = permit.account
-    reason = world.revocations.hits(caller, account.id, now)
-    if reason is not None:
-        return Refusal(reason)
     return Route(
         caller,
         match.endpoint,
@@ -249,7 +246,7 @@ def judge_message(route: Route, facts: Facts, world: World, now: float) -> Route
 
 def judge(route: Route, caller: Caller, facts: Facts, world: World, now: float) -> Route | Refusal:
     """Return the route of a message whose caller is known: the part of `judge_message` that can be explained."""
-    reason = world.revocations.hits(caller, route.account.id, now)
+    reason = world.revocations.hits(caller, now)
     if reason is not None:
         return Refusal(reason)
     endpoint = route.endpoint
@@ -271,10 +268,6 @@ def judge(route: Route, caller: Caller, facts: Facts, world: World, now: float) 
             return Refusal("account_not_granted")
         permit = held
     account = permit.account
-    if account.id != route.account.id:
-        reason = world.revocations.hits(caller, account.id, now)
-        if reason is not None:
-            return Refusal(reason)
     refused = authorize.operation(caller, permit, endpoint)
     if refused is None and facts.speaks:
         refused = authorize.facts(caller, permit, facts)

@@ -140,8 +140,8 @@ def _verdict(
         return scan
     said = Facts(model=question.model, voice=question.voice, speaks=endpoint.text_key is not None)
     if endpoint.judged != "message":
-        return admit(scan, caller, said, world, now)
-    opened = admit(scan, caller, Facts(), world, now)
+        return admit(scan, caller, said, world)
+    opened = admit(scan, caller, Facts(), world)
     if isinstance(opened, Refusal):
         return opened
     judged = judge(opened.route, caller, said, world, now)

@@ -77,7 +77,6 @@ TABLE: dict[str, Rule] = {
         401, POLICY, "Unauthorized", "The token is not valid yet", "Check the clock of the machine that issues tokens."
     ),
     "token_revoked": Rule(401, POLICY, "Unauthorized", "The token was revoked", _NEW_TOKEN),
-    "issuer_revoked": Rule(401, POLICY, "Unauthorized", "Tokens of this issuer were revoked", _NEW_TOKEN),
     "principal_unknown": Rule(403, POLICY, "Forbidden", "The token's subject is not registered in the workspace", _OWNER),
     "principal_disabled": Rule(403, POLICY, "Forbidden", "The token's principal is disabled", _OWNER),
     "principal_revoked": Rule(403, POLICY, "Forbidden", "The principal's access was revoked", _OWNER),
@@ -136,7 +135,6 @@ TABLE: dict[str, Rule] = {
         "Several provider accounts could serve this request",
         "Pin one of the paths named, or set a default account.",
     ),
-    "account_revoked": Rule(403, POLICY, "Forbidden", "The provider account was withdrawn", _OWNER),
     "model_not_granted": Rule(403, POLICY, "Forbidden", "The model does not exist or is not granted to you", _OWNER),
     "model_missing": Rule(400, POLICY, "Bad Request", "The request names no model", "Name a model that is granted to you."),
     "context_unknown": Rule(

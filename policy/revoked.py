@@ -34,8 +34,8 @@ class Revocations:
         if self._by_target.pop((workspace, kind, target), None) is not None:
             self.version += 1
 
-    def hits(self, caller: Caller, account_id: str | None, now: float) -> str | None:
-        """Return the reason why this caller, at this account, may not go on; None if nothing is revoked."""
+    def hits(self, caller: Caller, now: float) -> str | None:
+        """Return the reason why this caller may not go on; None if nothing of it is revoked."""
         if not self._by_target:
             return None
         workspace = caller.workspace
@@ -49,10 +49,6 @@ class Revocations:
         issued_at = _ALWAYS if caller.issuer.kind == "glottis" else caller.issued_at
         if self._is_hit(workspace, "principal", caller.principal, issued_at, now):
             return "principal_revoked"
-        if self._is_hit(workspace, "issuer", caller.issuer.id, caller.issued_at, now):
-            return "issuer_revoked"
-        if account_id is not None and self._is_hit(workspace, "account", account_id, caller.issued_at, now):
-            return "account_revoked"
         return None
 
     def _is_hit(self, workspace: str, kind: RevokedKind, target: str, issued_at: float, now: float) -> bool:

@@ -1,5 +1,6 @@
 """A revocation or session command is acted on only where the control plane put it, under a pinned key."""
 
+import msgspec
 import pytest
 
 from contracts import codec, manifest, revocations, signing
@@ -38,3 +39,17 @@ def test_what_is_not_signed_for_the_place_where_it_stands_is_refused(key: str, d
         revocations.opened(key, data, [PUBLIC])
 
     assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize("command", [REVOCATION, END])
+def test_a_pod_from_before_there_were_signatures_reads_the_command_alone(command: Command) -> None:
+    assert codec.decode(revocations.signed(command, KEY), type(command)) == command
+
+
+def test_what_stands_beside_a_signed_command_is_not_acted_on() -> None:
+    fields = msgspec.msgpack.decode(revocations.signed(REVOCATION, KEY))
+    forged = codec.encode_fields({**fields, "workspace": "other", "target": "t-2"})
+
+    assert revocations.opened("acme.token.t-1", forged, [PUBLIC]) == REVOCATION
+    with pytest.raises(CommandRefused):
+        revocations.opened("other.token.t-2", forged, [PUBLIC])

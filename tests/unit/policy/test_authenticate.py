@@ -517,4 +517,4 @@ def test_revocation_is_not_the_tokens_business() -> None:
     world = world_of()
     world.revocations.add(Revocation(workspace="w1", kind="token", target="t1", at_ms=0))
 
-    assert world.revocations.hits(caller(idp_token(), world), None, NOW) == "token_revoked"
+    assert world.revocations.hits(caller(idp_token(), world), NOW) == "token_revoked"

@@ -524,9 +524,6 @@ def test_access_tokens_are_answered_here_and_cannot_mint() -> None:
     [
         ("token", "t1", "token_revoked"),
         ("principal", "u-alice", "principal_revoked"),
-        ("issuer", "i-idp", "issuer_revoked"),
-        ("account", "a-eu", "account_revoked"),
-        ("account", "a-us", None),
         ("token", "t2", None),
     ],
 )

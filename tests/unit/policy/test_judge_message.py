@@ -171,8 +171,6 @@ def test_a_disabled_or_removed_principal_ends_an_open_session() -> None:
     [
         ("token", "t1", "token_revoked"),
         ("principal", "u-alice", "principal_revoked"),
-        ("issuer", "i-idp", "issuer_revoked"),
-        ("account", "a-eu", "account_revoked"),
     ],
 )
 def test_a_revocation_ends_an_open_session(kind: Any, target: str, expected: str) -> None:

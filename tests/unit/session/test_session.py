@@ -595,7 +595,10 @@ def test_a_revoked_session_ends_after_the_drain_even_if_audio_goes_on() -> None:
 
 def test_a_revoked_session_without_live_contexts_ends_at_once() -> None:
     assert Played().revoked("token", "t1").close_to_client() == (1008, "token_revoked: The token was revoked")
-    assert stt().revoked("account", "a-eu").close_to_client() == (1008, "account_revoked: The provider account was withdrawn")
+    assert stt().revoked("principal", "u-alice").close_to_client() == (
+        1008,
+        "principal_revoked: The principal's access was revoked",
+    )
 
 
 def test_a_withdrawn_grant_ends_the_session() -> None:
