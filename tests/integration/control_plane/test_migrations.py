@@ -188,6 +188,31 @@ async def test_a_migration_takes_nothing_away_and_demands_nothing_new_of_what_wa
     assert {key: says for key, says in new["constraints"].items() if key[0] in tables} == old["constraints"]
 
 
+@pytest.mark.parametrize(("before", "after"), STEPS)
+async def test_a_migration_alters_no_two_tables_that_pods_use_in_one_transaction(
+    postgres_database: PostgresDatabase, before: str, after: str
+) -> None:
+    await upgrade(postgres_database.owner_url, APPLICATION_ROLE, before)
+    tables = {table for table, _ in (await catalog(postgres_database))["columns"]}
+    superuser = await asyncpg.connect(postgres_database.superuser_url)
+    await superuser.execute(
+        "CREATE SCHEMA spy; CREATE TABLE spy.altered (transaction bigint, what text); "
+        "CREATE FUNCTION spy.note() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
+        "INSERT INTO spy.altered SELECT txid_current(), object_identity FROM pg_event_trigger_ddl_commands() "
+        "WHERE command_tag = 'ALTER TABLE'; END $$; "
+        "CREATE EVENT TRIGGER notes ON ddl_command_end EXECUTE FUNCTION spy.note()"
+    )
+
+    assert await upgrade(postgres_database.owner_url, APPLICATION_ROLE, after) == after
+
+    by_transaction: dict[int, set[str]] = {}
+    for transaction, what in await superuser.fetch("SELECT transaction, what FROM spy.altered"):
+        by_transaction.setdefault(transaction, set()).add(what.removeprefix("public."))
+    await superuser.execute("DROP EVENT TRIGGER notes")
+    await superuser.close()
+    assert [altered & tables for altered in by_transaction.values() if len(altered & tables) > 1] == []
+
+
 async def test_migrations_run_with_short_waits_for_locks_and_a_limit_for_statements(
     postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
