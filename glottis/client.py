@@ -7,8 +7,10 @@ from the data folder's `client.json`; elsewhere they are GLOTTIS_CONTROL_PLANE_U
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
@@ -20,6 +22,7 @@ from glottis.errors import SetupError
 
 DEFAULT_DATA_DIR: Final = Path(".glottis")
 _TIMEOUT_SECONDS: Final = 60
+_PIECE_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,42 @@ class ControlPlane:
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> bytes:
         """Return the answer's body. Raises SetupError with the API's own sentence for a refusal, or if it is away."""
+        with self._answer(method, path, query, body, media_type, timeout_seconds) as answer:
+            data: bytes = answer.read()
+            return data
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        """Yield the lines of a long answer as they come. Raises SetupError, also where it breaks off."""
+        rest = b""
+        with self._answer("GET", path) as answer:
+            while data := answer.read(_PIECE_BYTES):  # by lines, urllib takes an answer that broke off for whole
+                *whole, rest = (rest + data).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        media_type: str = "",
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+    ) -> Iterator[Any]:  # Any: urllib's own response
         headers = {"Authorization": f"Bearer {self.token.reveal().decode()}", "Accept": "*/*"}
         if body is not None:
             headers["Content-Type"] = media_type or "application/json"
         address = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             with urlopen(Request(address, data=body, headers=headers, method=method), timeout=timeout_seconds) as answer:
-                data: bytes = answer.read()
-                return data
+                yield answer
         except HTTPError as error:
             raise _refusal(error.code, error.read()) from error
-        except (URLError, OSError) as error:
+        except IncompleteRead as error:
+            raise SetupError(f"The answer of the control plane at {self.url} broke off.", "Try again; see its log.") from error
+        except (URLError, HTTPException, OSError) as error:
             raise SetupError(f"The control plane at {self.url} does not answer.", "Start it, or correct the address.") from error
 
     def json(

@@ -72,18 +72,36 @@ def audit(
     """Show who changed what. With --verify the exit status is 1 if the log is not whole."""
     control_plane = ControlPlane.find(os.environ, data_dir)
     if verify:
-        found = control_plane.json("GET", "/api/v1/audit/verification")
+        with progress("Checking the audit log"):
+            found = control_plane.json("GET", "/api/v1/audit/verification", timeout_seconds=_LONGEST_SECONDS)
         said = "whole" if found["is_whole"] else f"BROKEN at entry {found['broken_at']}"
         click.echo(f"The audit log of {found['entries']} entries is {said}; its head is {found['head']}.")
         return 0 if found["is_whole"] else 1
     if export_to is not None:
-        export_to.write_bytes(control_plane.request("GET", "/api/v1/audit/export"))
+        _export_audit(control_plane, export_to)
         click.echo(f"Wrote {export_to}.")
         return 0
     query = [("limit", str(limit))] + [(name, value) for name, value in (("kind", kind), ("target", target)) if value]
     rows = control_plane.json("GET", "/api/v1/audit", query)["items"]
     show(rows, ("at", "actor_name", "action", "kind", "target_name", "after"), as_json=as_json, empty="Nothing was changed yet.")
     return 0
+
+
+def _export_audit(control_plane: ControlPlane, file: Path) -> None:
+    """Write every entry as it comes; the file has its name when it is whole."""
+    newest = control_plane.json("GET", "/api/v1/audit", [("limit", "1")])["items"]
+    total = newest[0]["seq"] if newest else 0
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with progress("Exporting the audit log") as shown, part.open("wb") as into:
+            for done, line in enumerate(control_plane.lines("/api/v1/audit/export"), start=1):
+                into.write(line)
+                shown.at(done, max(done, total))
+        part.replace(file)
+    except OSError as error:
+        raise SetupError(f"Cannot write {file}: {error.strerror}.", "Name a file that you can write.") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @click.command()

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -14,22 +14,23 @@ from glottis.errors import SetupError
 
 
 @contextmanager
-def refusing(errors: list[dict[str, str]]) -> Iterator[ControlPlane]:
-    problem = {"detail": "The request is not valid", "help": "Correct it.", "reason": "invalid_request", "request_id": "r-1"}
-    problem |= {"errors": errors}
+def answering(status: int, head: tuple[str, str], body: bytes) -> Iterator[ControlPlane]:
+    """A control plane that gives everybody this answer, and then closes. head: the header that frames the body."""
 
-    class Refuses(BaseHTTPRequestHandler):
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
-            body = json.dumps(problem).encode()
-            self.send_response(422)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_response(status)
+            self.send_header(*head)
+            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a test's output is pytest's."""
 
-    server = HTTPServer(("127.0.0.1", 0), Refuses)
+    server = HTTPServer(("127.0.0.1", 0), Answers)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -38,6 +39,12 @@ def refusing(errors: list[dict[str, str]]) -> Iterator[ControlPlane]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def refusing(errors: list[dict[str, str]]) -> AbstractContextManager[ControlPlane]:
+    problem = {"detail": "The request is not valid", "help": "Correct it.", "reason": "invalid_request", "request_id": "r-1"}
+    body = json.dumps(problem | {"errors": errors}).encode()
+    return answering(422, ("Content-Length", str(len(body))), body)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +62,23 @@ def test_a_mistake_names_its_field_once(field: str, sentence: str, said: str) ->
         control_plane.json("GET", "/api/v1/tokens")
 
     assert caught.value.what == said
+
+
+def test_an_answer_that_breaks_off_is_told_and_not_taken_for_whole() -> None:
+    broken: list[SetupError] = []
+    with answering(200, ("Content-Length", "100"), b"one\ntwo\n") as control_plane:
+        with pytest.raises(SetupError) as caught:
+            control_plane.request("GET", "/api/v1/export")
+        broken.append(caught.value)
+    with answering(200, ("Transfer-Encoding", "chunked"), b"8\r\none\ntwo\n\r\n") as control_plane:
+        with pytest.raises(SetupError) as caught:
+            list(control_plane.lines("/api/v1/audit/export"))
+        broken.append(caught.value)
+
+    assert [error.what.partition(" broke ")[2] for error in broken] == ["off.", "off."]
+
+
+def test_a_long_answer_is_read_line_by_line() -> None:
+    chunks = b"6\r\none\ntw\r\n2\r\no\n\r\n5\r\nthree\r\n0\r\n\r\n"
+    with answering(200, ("Transfer-Encoding", "chunked"), chunks) as control_plane:
+        assert list(control_plane.lines("/api/v1/audit/export")) == [b"one\n", b"two\n", b"three"]

@@ -220,6 +220,17 @@ async def test_the_audit_log_is_shown_and_verified(control_plane: RunningControl
     assert " entries is whole; its head is " in out
 
 
+async def test_the_audit_log_is_exported_whole(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    exported = tmp_path / "audit.jsonl"
+    await run(control_plane, "teams", "add", "voice", folder=tmp_path)
+    status, out, _ = await run(control_plane, "audit", "--export", "audit.jsonl", folder=tmp_path)
+    assert (status, out) == (0, "Wrote audit.jsonl.\n")
+    lines = exported.read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert json.loads(lines[-1])["target_name"] == "voice"
+    assert not exported.with_name("audit.jsonl.part").exists()
+
+
 async def test_an_export_is_validated_and_applies_without_a_change(control_plane: RunningControlPlane, tmp_path: Path) -> None:
     (tmp_path / "kokoro.key").write_text("kk_1\n")
     (tmp_path / "workspace.yaml").write_text(FILE)
