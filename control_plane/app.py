@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -31,7 +31,7 @@ from control_plane.audit import api as audit
 from control_plane.catalog import api as catalog
 from control_plane.exports import api as exports
 from control_plane.kit.database import Database
-from control_plane.kit.http import Session
+from control_plane.kit.http import Session, only_known_parameters
 from control_plane.kit.problems import Problem
 from control_plane.kit.shapes import ProblemDocument
 from control_plane.kit.tasks import start_task, stop_task
@@ -108,7 +108,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.state.publisher = publisher
     app.state.authenticate = _authenticator(app, units, vault)
     for module in (workspaces, people, accounts, catalog, access, tokens, exports, audit):
-        app.include_router(module.router, prefix="/api/v1")
+        app.include_router(module.router, prefix="/api/v1", dependencies=[Depends(only_known_parameters)])
     app.include_router(reports_router_of(reports), prefix="/api/v1")
     app.include_router(tokens.well_known)
     _add_operations(app, database, publisher, registry)

@@ -54,6 +54,8 @@ MODEL_NAMES: dict[str, dict[ModelType, re.Pattern[str]]] = {
 
 _EXPIRY = re.compile(r"finish-session\Z|hard\Z|grace:(0|[1-9][0-9]{0,5})\Z")
 _CURRENCY = re.compile(r"[A-Z]{3}\Z")
+_PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+"""of a JSON Web Key that can sign (RFC 7518 §6)"""
 
 
 class Reference:
@@ -491,16 +493,35 @@ def material_problem(key: str, value: Secret) -> Problem | None:
         if not data or len(data) > 4096 or any(byte <= 0x20 or byte >= 0x7F for byte in data):
             return Problem(None, key, "A credential is 1 to 4096 visible ASCII characters without spaces or line breaks.")
     elif key.endswith(".jwks"):
-        try:
-            document = msgspec.json.decode(data)
-        except msgspec.DecodeError:
-            document = None
-        if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-            return Problem(None, key, 'That is not a JWKS document: JSON of the form {"keys": [...]}.')
-    elif key.endswith(".ca") and b"-----BEGIN CERTIFICATE-----" not in data:
-        return Problem(None, key, "That is not a PEM file with certificates.")
+        if (sentence := key_set_problem(data)) is not None:
+            return Problem(None, key, sentence)
+    elif key.endswith(".ca"):
+        if (sentence := authorities_problem(data)) is not None:
+            return Problem(None, key, sentence)
     elif key == "workspace.transcript_key" and len(data) < 16:
         return Problem(None, key, "A transcript key has at least 16 bytes.")
+    return None
+
+
+def key_set_problem(data: bytes) -> str | None:
+    """Return what is wrong with a JWKS document, or None. It is published as it is: a private or shared key in it is none."""
+    try:
+        document = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+        return 'That is not a JWKS document: JSON of the form {"keys": [...]}.'
+    if any(isinstance(key, dict) and _PRIVATE_MEMBERS & key.keys() for key in document["keys"]):
+        return "That key set holds private or shared keys; give the public ones alone."
+    return None
+
+
+def authorities_problem(data: bytes) -> str | None:
+    """Return what is wrong at first sight with a PEM file of certificate authorities, or None."""
+    if b"-----BEGIN CERTIFICATE-----" not in data:
+        return "That is not a PEM file with certificates."
+    if b"PRIVATE KEY-----" in data:
+        return "That file holds a private key; give the certificates alone."
     return None
 
 

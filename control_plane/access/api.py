@@ -35,9 +35,9 @@ _collaborators = APIRouter(prefix="/accounts/{account}/collaborators", tags=["ac
 router = APIRouter()
 
 
-async def _collaborator(connection: AsyncConnection, account_id: str, reference: str) -> Row:
+async def _collaborator(connection: AsyncConnection, account_id: str, reference: str, locks: bool = False) -> Row:
     query = select(grants).where(grants.c.account_id == account_id, (grants.c.id == reference) | (grants.c.subject == reference))
-    row = (await connection.execute(query)).mappings().one_or_none()
+    row = (await connection.execute(rows.locked(query) if locks else query)).mappings().one_or_none()
     if row is None:
         raise not_found("collaborator", reference)
     return dict(row)
@@ -95,7 +95,7 @@ async def change_collaborator(
     async with caller.change() as unit:
         row = await service.visible_account(unit.connection, unit.actor, account)
         await service.require_manager(unit.connection, unit.actor, row["id"])
-        found = await _collaborator(unit.connection, row["id"], collaborator)
+        found = await _collaborator(unit.connection, row["id"], collaborator, locks=True)
         rows.check_version(found, version)
         found = await service.change(unit, found, body.model_dump(exclude_unset=True))
     return answer(Collaborator.model_validate(found), found["version"])
@@ -107,7 +107,7 @@ async def withdraw_collaborator(caller: Caller, account: str, collaborator: str,
     async with caller.change() as unit:
         row = await service.visible_account(unit.connection, unit.actor, account)
         await service.require_manager(unit.connection, unit.actor, row["id"])
-        found = await _collaborator(unit.connection, row["id"], collaborator)
+        found = await _collaborator(unit.connection, row["id"], collaborator, locks=True)
         rows.check_version(found, None if if_match is None else expected_version(if_match))
         await service.withdraw(unit, [found])
 

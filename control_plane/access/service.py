@@ -73,9 +73,12 @@ async def visible_accounts(connection: AsyncConnection, actor: Actor) -> set[str
     return None if actor.role != "member" else await queries.accounts_of(connection, actor.id)
 
 
-async def visible_account(connection: AsyncConnection, actor: Actor, reference: str) -> Row:
-    """Return the account with this id or name; one that the actor may not see looks like one that is not there."""
-    row = await rows.get(connection, accounts, "account", reference)
+async def visible_account(connection: AsyncConnection, actor: Actor, reference: str, locks: bool = False) -> Row:
+    """Return the account with this id or name; one that the actor may not see looks like one that is not there.
+
+    locks: see `rows.locked`.
+    """
+    row = await rows.get(connection, accounts, "account", reference, locks=locks)
     visible = await visible_accounts(connection, actor)
     if visible is not None and row["id"] not in visible:
         raise not_found("account", reference)

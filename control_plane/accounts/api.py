@@ -41,7 +41,7 @@ _COLUMNS = {"ca": "ca_pem", "disabled": "is_disabled"}
 
 
 async def _managed(unit: Unit, reference: str, version: int | None) -> Row:
-    row = await access.visible_account(unit.connection, unit.actor, reference)
+    row = await access.visible_account(unit.connection, unit.actor, reference, locks=True)
     await access.require_manager(unit.connection, unit.actor, row["id"])
     rows.check_version(row, version)
     return row

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from contracts.secret import Secret
 from control_plane.accounts import queries
 from control_plane.kit import resources
+from control_plane.kit.authorities import check_authorities
 from control_plane.kit.problems import Problem, invalid
 from control_plane.kit.resources import Resource
 from control_plane.kit.rows import Row
@@ -37,6 +38,8 @@ def normal_origin(origin: str, allowed_origins: Collection[str]) -> str:
 
 async def create_accounts(unit: Unit, values: Sequence[Mapping[str, Any]], allowed_origins: Collection[str]) -> list[Row]:
     """Make accounts. values: columns of `accounts`."""
+    for value in values:
+        check_authorities(value["ca_pem"])
     return await resources.create(
         unit,
         ACCOUNT,
@@ -47,6 +50,7 @@ async def create_accounts(unit: Unit, values: Sequence[Mapping[str, Any]], allow
 async def update_account(unit: Unit, row: Row, values: Mapping[str, Any], allowed_origins: Collection[str]) -> tuple[Row, bool]:
     """Change an account; return it, and whether its credential was dropped because it leads to another host now."""
     values = dict(values)
+    check_authorities(values.get("ca_pem"))
     if "origin" in values:
         values["origin"] = normal_origin(values["origin"], allowed_origins)
     drops = any(name in values and values[name] != row[name] for name in _BOUND_TO)

@@ -35,9 +35,9 @@ from policy.workspace_file import Provider
 router = APIRouter(responses=PROBLEMS)
 
 
-async def _model(connection: AsyncConnection, account_id: str, reference: str) -> Row:
+async def _model(connection: AsyncConnection, account_id: str, reference: str, locks: bool = False) -> Row:
     query = select(models).where(models.c.account_id == account_id, (models.c.id == reference) | (models.c.name == reference))
-    row = (await connection.execute(query)).mappings().one_or_none()
+    row = (await connection.execute(rows.locked(query) if locks else query)).mappings().one_or_none()
     if row is None:
         raise not_found("model", reference)
     return (await service.with_only(connection, [dict(row)]))[0]
@@ -95,7 +95,7 @@ async def update_model(caller: Caller, account: str, model: str, body: ModelChan
     async with caller.change() as unit:
         row = await access.visible_account(unit.connection, unit.actor, account)
         await access.require_manager(unit.connection, unit.actor, row["id"])
-        found = await _model(unit.connection, row["id"], model)
+        found = await _model(unit.connection, row["id"], model, locks=True)
         rows.check_version(found, version)
         values = {"priority": body.priority} if "priority" in body.model_fields_set else {}
         only = None if body.only is None else await access.resolved_subjects(unit.connection, body.only)
@@ -109,7 +109,7 @@ async def delete_model(caller: Caller, account: str, model: str, if_match: IfMat
     async with caller.change() as unit:
         row = await access.visible_account(unit.connection, unit.actor, account)
         await access.require_manager(unit.connection, unit.actor, row["id"])
-        found = await _model(unit.connection, row["id"], model)
+        found = await _model(unit.connection, row["id"], model, locks=True)
         rows.check_version(found, None if if_match is None else expected_version(if_match))
         await service.delete_models(unit, [found])
 
@@ -154,8 +154,9 @@ async def create_price(caller: Caller, request: Request, body: NewPrice, idempot
     return await created(caller, request, idempotency_key, make)
 
 
-async def _price(connection: AsyncConnection, reference: str) -> Row:
-    row = (await connection.execute(select(prices).where(prices.c.id == reference))).mappings().one_or_none()
+async def _price(connection: AsyncConnection, reference: str, locks: bool = False) -> Row:
+    query = select(prices).where(prices.c.id == reference)
+    row = (await connection.execute(rows.locked(query) if locks else query)).mappings().one_or_none()
     if row is None:
         raise not_found("price", reference)
     return dict(row)
@@ -174,4 +175,4 @@ async def delete_price(caller: Caller, price: str) -> None:
     """Take the entry out of the price book. Only owners and admins."""
     require_admin(caller.actor)
     async with caller.change() as unit:
-        await service.delete_prices(unit, [await _price(unit.connection, price)])
+        await service.delete_prices(unit, [await _price(unit.connection, price, locks=True)])

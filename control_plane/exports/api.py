@@ -93,7 +93,7 @@ async def update_target(
     version = expected_version(if_match)
     state = request.app.state
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, export_targets, "export target", target)
+        row = await rows.get(unit.connection, export_targets, "export target", target, locks=True)
         rows.check_version(row, version)
         secrets = _secrets(body) if "secret_headers" in body.model_fields_set else None
         values = _values(body, only_set=True)
@@ -106,6 +106,6 @@ async def delete_target(caller: Caller, target: str, if_match: IfMatch = None) -
     """Send spans there no longer. Only owners and admins."""
     require_admin(caller.actor)
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, export_targets, "export target", target)
+        row = await rows.get(unit.connection, export_targets, "export target", target, locks=True)
         rows.check_version(row, None if if_match is None else expected_version(if_match))
         await resources.delete(unit, service.TARGET, [row])

@@ -7,6 +7,7 @@ from contracts import codec
 from contracts.exports import SecretHeaders
 from contracts.secret import Secret
 from control_plane.kit import resources
+from control_plane.kit.authorities import check_authorities
 from control_plane.kit.problems import Problem, invalid
 from control_plane.kit.resources import Resource
 from control_plane.kit.rows import Row
@@ -23,6 +24,7 @@ async def create_target(
 ) -> Row:
     """Make a target. values: columns of `export_targets`; secrets: header -> value. Raises Problem origin_refused."""
     _check(values["endpoint"], secrets, allowed_origins)
+    check_authorities(values["ca_pem"])
     blank = {"secret": None, "sealed": None, "sealed_for": None, "secret_version": 0}
     row = (await resources.create(unit, TARGET, [{**blank, **values}]))[0]
     return await _with_secrets(unit, vault, row, secrets) if secrets else row
@@ -38,6 +40,7 @@ async def update_target(
 ) -> Row:
     """Change a target. secrets: None leaves them, unless the endpoint or CA is another one now."""
     _check(values.get("endpoint", row["endpoint"]), secrets or {}, allowed_origins)
+    check_authorities(values.get("ca_pem"))
     moves = any(name in values and values[name] != row[name] for name in ("endpoint", "ca_pem"))
     if secrets is None and not moves:
         return await resources.update(unit, TARGET, row, values)

@@ -20,7 +20,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.kit.problems import Problem
+from control_plane.kit.problems import Problem, invalid
 from control_plane.kit.rows import Row
 from control_plane.kit.shapes import Page
 from control_plane.kit.unit import Actor, Unit, Units
@@ -110,6 +110,16 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {  # Any: OpenAPI's own shape
 }
 
 
+def only_known_parameters(request: Request) -> None:
+    """Refuse a query parameter that the route does not have: a misspelt filter would silently be none, and the answer
+    everything. Raises Problem invalid_request."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            there_are = ", ".join(sorted(known)) or "none"
+            raise invalid(name[:80], f"There is no such parameter here; there is {there_are}.")
+
+
 def expected_version(if_match: str | None) -> int | None:
     """Return the version that the caller saw; None for `*`. Raises Problem precondition_required or changed_meanwhile."""
     if if_match is None:
@@ -171,8 +181,9 @@ async def created(
     key: str | None,
     make: Callable[[Unit], Awaitable[tuple[BaseModel, int | None, str | None]]],
     scope: str = "write",
+    status: int = 201,
 ) -> Response:
-    """Make something once and answer 201; a repeated Idempotency-Key with the same request gets the first answer again.
+    """Make something once and answer `status`; a repeated Idempotency-Key with the same request gets the first answer again.
 
     make: gives the answer's shape, its version and its location. The key's row is part of the same transaction, so that a
     repeat which comes while the first still runs waits for it.
@@ -182,13 +193,13 @@ async def created(
         if key is not None and (kept := await _begin(unit, caller, key, digest)) is not None:
             return kept
         shape, version, location = await make(unit)
-        response = answer(shape, version, 201, location)
+        response = answer(shape, version, status, location)
         if key is not None:
             closed = caller.close(bytes(response.body), key)
             await unit.connection.execute(
                 update(idempotency_keys)
                 .where(idempotency_keys.c.principal == caller.actor.id, idempotency_keys.c.key == key)
-                .values(status=201, answer=closed, etag=response.headers.get("etag"))
+                .values(status=status, answer=closed, etag=response.headers.get("etag"))
             )
         return response
 
@@ -234,6 +245,7 @@ __all__ = [
     "created",
     "etag",
     "expected_version",
+    "only_known_parameters",
     "page_of",
     "require_admin",
     "require_scope",

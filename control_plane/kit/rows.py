@@ -7,7 +7,7 @@ Table-specific statements stand in the slices' `queries`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Table, Text, any_, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Select, Table, Text, any_, delete, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,18 +18,29 @@ Row: TypeAlias = dict[str, Any]  # Any: a row's values are typed by its table
 _ROWS_A_STATEMENT = 1000
 
 
-async def find(connection: AsyncConnection, table: Table, reference: str, *where: ColumnElement[bool]) -> Row | None:
-    """Return the row with this id, else the one with this name, or None."""
+async def find(
+    connection: AsyncConnection, table: Table, reference: str, *where: ColumnElement[bool], locks: bool = False
+) -> Row | None:
+    """Return the row with this id, else the one with this name, or None. locks: see `locked`."""
     for column in (table.c.id, table.c.name):
-        row = (await connection.execute(select(table).where(column == reference, *where))).mappings().one_or_none()
+        query = select(table).where(column == reference, *where)
+        row = (await connection.execute(locked(query) if locks else query)).mappings().one_or_none()
         if row is not None:
             return dict(row)
     return None
 
 
-async def get(connection: AsyncConnection, table: Table, kind: str, reference: str, *where: ColumnElement[bool]) -> Row:
-    """Return the row with this id or name. Raises Problem not_found; kind: the word for people."""
-    row = await find(connection, table, reference, *where)
+def locked(query: Select[Any]) -> Select[Any]:
+    """Return the query for who is going to change what it finds: of two changes the second waits for the first, and reads
+    what that one left. What refers to the rows is not held up. Any: rows, as above."""
+    return query.with_for_update(key_share=True)
+
+
+async def get(
+    connection: AsyncConnection, table: Table, kind: str, reference: str, *where: ColumnElement[bool], locks: bool = False
+) -> Row:
+    """Return the row with this id or name. Raises Problem not_found; kind: the word for people; locks: see `locked`."""
+    row = await find(connection, table, reference, *where, locks=locks)
     if row is None:
         raise not_found(kind, reference)
     return row

@@ -4,10 +4,10 @@ A shape refuses fields that it does not have, so that a misspelt rule is never s
 characters: Postgres takes no NUL, and names stand in logs and tables.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
 
 HANDLE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
@@ -28,6 +28,7 @@ Voices = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_lengt
 """approved voice ids"""
 Moment = Annotated[
     datetime,
+    AfterValidator(lambda moment: moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)),
     PlainSerializer(lambda moment: moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"), return_type=str),
     Field(examples=["2026-11-29T12:00:00.000Z"]),
 ]

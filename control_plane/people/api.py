@@ -87,7 +87,7 @@ async def update_team(caller: Caller, team: str, body: TeamChange, if_match: IfM
     require_admin(caller.actor)
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, teams, "team", team)
+        row = await rows.get(unit.connection, teams, "team", team, locks=True)
         rows.check_version(row, version)
         values: dict[str, Any] = {}  # Any: column values
         if body.name is not None:
@@ -105,7 +105,7 @@ async def delete_team(caller: Caller, team: str, if_match: IfMatch = None) -> No
     """Delete a team with its grants. Only owners and admins."""
     require_admin(caller.actor)
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, teams, "team", team)
+        row = await rows.get(unit.connection, teams, "team", team, locks=True)
         rows.check_version(row, None if if_match is None else expected_version(if_match))
         await service.delete_teams(unit, [row])
 
@@ -172,7 +172,7 @@ async def _update(
     require_admin(caller.actor)
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await service.principal(unit.connection, kind, reference)
+        row = await service.principal(unit.connection, kind, reference, locks=True)
         rows.check_version(row, version)
         row = await service.update_principal(unit, row, await _values(unit, body))
     return answer(Principal.model_validate(row), row["version"])
@@ -181,7 +181,7 @@ async def _update(
 async def _delete(caller: Caller, kind: str, reference: str, if_match: str | None) -> None:
     require_admin(caller.actor)
     async with caller.change() as unit:
-        row = await service.principal(unit.connection, kind, reference)
+        row = await service.principal(unit.connection, kind, reference, locks=True)
         rows.check_version(row, None if if_match is None else expected_version(if_match))
         await service.delete_principals(unit, [row])
 
@@ -321,7 +321,7 @@ async def update_issuer(caller: Caller, request: Request, issuer: str, body: Iss
     version = expected_version(if_match)
     settings = request.app.state.settings
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, issuers, "issuer", issuer)
+        row = await rows.get(unit.connection, issuers, "issuer", issuer, locks=True)
         rows.check_version(row, version)
         values = await _issuer_values(unit, body, only_set=True)
         row = await service.update_issuer(unit, row, values, settings.public_url, settings.allowed_origins)
@@ -333,6 +333,6 @@ async def delete_issuer(caller: Caller, issuer: str, if_match: IfMatch = None) -
     """Delete an issuer; refused while users are identified by it. Only owners and admins."""
     require_admin(caller.actor)
     async with caller.change() as unit:
-        row = await rows.get(unit.connection, issuers, "issuer", issuer)
+        row = await rows.get(unit.connection, issuers, "issuer", issuer, locks=True)
         rows.check_version(row, None if if_match is None else expected_version(if_match))
         await service.delete_issuers(unit, [row])

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.kit.rows import any_of
+from control_plane.kit.rows import any_of, locked
 from control_plane.tables import issuer_audiences, memberships, principals, teams
 
 
@@ -56,7 +56,7 @@ async def replace_audiences(
     await connection.execute(insert(issuer_audiences), rows)
 
 
-async def count_owners(connection: AsyncConnection) -> int:
-    """Return how many users may act as owners."""
-    query = select(func.count()).select_from(principals).where(principals.c.role == "owner", ~principals.c.is_disabled)
-    return int((await connection.execute(query)).scalar_one())
+async def held_owners(connection: AsyncConnection) -> list[str]:
+    """Return the ids of those who may act as owners; none of them is changed by another transaction before this one ends."""
+    query = select(principals.c.id).where(principals.c.role == "owner", ~principals.c.is_disabled).order_by(principals.c.id)
+    return list((await connection.execute(locked(query))).scalars())

@@ -6,7 +6,6 @@ Functions take resolved ids, and lists where `apply` brings many. Read next: `ap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.kit import resources, rows
@@ -16,7 +15,7 @@ from control_plane.kit.rows import Row
 from control_plane.kit.unit import Actor, Unit
 from control_plane.people import queries
 from control_plane.tables import accounts, issuers, principals, teams
-from policy.workspace_file import Provider, url_problem
+from policy.workspace_file import Provider, key_set_problem, url_problem
 
 ISSUER = Resource("issuer", issuers)
 TEAM = Resource("team", teams)
@@ -63,6 +62,7 @@ async def create_principals(unit: Unit, kind: str, values: Sequence[Mapping[str,
     """Make users or service accounts. values: columns of `principals`, and `teams` (ids in order)."""
     for value in values:
         _check_role(unit.actor, "member", value.get("role", "member"))
+        _check_identity(value)
     made = await resources.create(
         unit,
         OF_KIND[kind],
@@ -90,12 +90,10 @@ async def update_principal(unit: Unit, row: Row, values: Mapping[str, Any]) -> R
     _check_role(unit.actor, row["role"], values.get("role", row["role"]))
     if row["role"] == "owner" and not row["is_disabled"]:
         is_owner_after = values.get("role", "owner") == "owner" and not values.get("is_disabled", False)
-        if not is_owner_after and await queries.count_owners(unit.connection) == 1:
-            raise Problem("conflict", "A workspace keeps at least one owner; make another one first.")
+        if not is_owner_after:
+            await _check_an_owner_stays(unit, [row["id"]])
     columns = {name: value for name, value in values.items() if name != "teams"}
-    merged = {**row, **columns}
-    if (merged["issuer_id"] is None) != (merged["subject"] is None):
-        raise invalid("subject", "`issuer` and `subject` belong together: give both or neither.")
+    _check_identity({**row, **columns})
     team_ids = list(values.get("teams", row["teams"]))
     team_change: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     if team_ids != row["teams"]:
@@ -113,6 +111,9 @@ async def delete_principals(unit: Unit, doomed: Sequence[Row]) -> None:
         if row["id"] == unit.actor.id:
             raise Problem("conflict", "You cannot delete yourself; another owner can.")
         _check_role(unit.actor, row["role"], "member")
+    owners = [row["id"] for row in doomed if row["role"] == "owner" and not row["is_disabled"]]
+    if owners:
+        await _check_an_owner_stays(unit, owners)
     for kind, resource in OF_KIND.items():
         of_kind = [row for row in doomed if row["kind"] == kind]
         if of_kind:
@@ -125,10 +126,22 @@ async def with_teams(connection: AsyncConnection, found: Sequence[Row]) -> list[
     return [{**row, "teams": of_each.get(row["id"], [])} for row in found]
 
 
-async def principal(connection: AsyncConnection, kind: str, reference: str) -> Row:
-    """Return the user or service account with its teams. Raises Problem not_found."""
-    row = await rows.get(connection, principals, kind.replace("_", " "), reference, principals.c.kind == kind)
+async def principal(connection: AsyncConnection, kind: str, reference: str, locks: bool = False) -> Row:
+    """Return the user or service account with its teams. Raises Problem not_found; locks: see `rows.locked`."""
+    row = await rows.get(connection, principals, kind.replace("_", " "), reference, principals.c.kind == kind, locks=locks)
     return (await with_teams(connection, [row]))[0]
+
+
+async def _check_an_owner_stays(unit: Unit, leaving: Collection[str]) -> None:
+    """Raise Problem conflict if nobody but those is an owner; who counts stays one until the transaction ends."""
+    if not set(await queries.held_owners(unit.connection)) - set(leaving):
+        raise Problem("conflict", "A workspace keeps at least one owner; make another one first.")
+
+
+def _check_identity(row: Mapping[str, Any]) -> None:
+    """Raise Problem invalid_request for a user of an issuer that does not say which, or the other way round."""
+    if (row.get("issuer_id") is None) != (row.get("subject") is None):
+        raise invalid("subject", "`issuer` and `subject` belong together: give both or neither.")
 
 
 def _check_role(actor: Actor, before: str, after: str) -> None:
@@ -144,6 +157,8 @@ def check_issuer(row: Mapping[str, Any], public_url: str, allowed_origins: Colle
     """Raise Problem for an issuer that must not be registered: ours, or one whose keys may not be fetched."""
     if row["issuer"].rstrip("/") == public_url or row["issuer"].startswith(f"{public_url}/"):
         raise invalid("issuer", "That is this control plane's own issuer; its tokens need no registration.")
+    if len(set(row["audiences"])) != len(row["audiences"]):
+        raise invalid("audiences", "An audience is listed twice.")
     if row["jwks"] is not None and row["jwks_uri"] is not None:
         raise invalid("jwks_uri", "Give `jwks` or `jwks_uri`, not both.")
     if row["group_teams"] and row["groups_claim"] is None:
@@ -152,13 +167,8 @@ def check_issuer(row: Mapping[str, Any], public_url: str, allowed_origins: Colle
         field = "issuer" if row["jwks_uri"] is None else "jwks_uri"
         if (sentence := url_problem(row[field], tuple(allowed_origins))) is not None:
             raise Problem("origin_refused", sentence, [{"field": field, "sentence": sentence}])
-    else:
-        try:
-            document = msgspec.json.decode(row["jwks"])
-        except msgspec.DecodeError:
-            document = None
-        if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-            raise invalid("jwks", 'That is not a JWKS document: JSON of the form {"keys": [...]}.')
+    elif (sentence := key_set_problem(row["jwks"])) is not None:
+        raise invalid("jwks", sentence)
 
 
 async def create_issuers(

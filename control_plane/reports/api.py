@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel
 
-from control_plane.kit.http import PROBLEMS, Caller, require_admin
+from control_plane.kit.http import PROBLEMS, Caller, IdempotencyKey, created, require_admin
 from control_plane.kit.problems import Problem, invalid, not_found
+from control_plane.kit.unit import Unit
 from control_plane.reports import question, spans
 from control_plane.reports.question import QuestionRefused
 from control_plane.reports.schemas import JobAsked, Jobs, JobShown
@@ -117,19 +119,25 @@ def router_of(reports: Reports) -> APIRouter:
             )
             return {"rows": await reports.span_summary(asked, _names(by), bucket, of)}
 
-    @router.post("/usage/jobs", status_code=202, tags=["usage"], summary="Price a time anew, or erase a subject")
-    async def ask_job(caller: Caller, asked: JobAsked) -> JobShown:
+    @router.post(
+        "/usage/jobs", status_code=202, response_model=JobShown, tags=["usage"], summary="Price a time anew, or erase a subject"
+    )
+    async def ask_job(caller: Caller, request: Request, asked: JobAsked, idempotency_key: IdempotencyKey = None) -> Response:
         """`reprice`: price the usage from `from` to `to` by today's price book. `erase`: take a principal's name out of
         what was stored so far; what was used stays in the sums as that of `erased`. An aggregator does it in the
         background: follow `/usage/jobs/<id>`.
         """
         require_admin(caller.actor)
-        async with caller.change() as unit:
+
+        async def make(unit: Unit) -> tuple[BaseModel, None, str]:
             async with _answering():
                 job = asked.job(caller.workspace, unit.new_id(), caller.actor.id, unit.now)
                 await reports.ask_job(job)
-            unit.record("create", "usage_job", job.id, job.kind, after=JobShown.of(job).model_dump(mode="json", by_alias=True))
-        return JobShown.of(job)
+            shown = JobShown.of(job)
+            unit.record("create", "usage_job", job.id, job.kind, after=shown.model_dump(mode="json", by_alias=True))
+            return shown, None, f"/api/v1/usage/jobs/{job.id}"
+
+        return await created(caller, request, idempotency_key, make, status=202)
 
     @router.get("/usage/jobs", tags=["usage"], summary="List jobs, the newest first")
     async def list_jobs(caller: Caller) -> Jobs:

@@ -73,7 +73,7 @@ async def update_workspace(caller: Caller, body: WorkspaceChange, if_match: IfMa
     require_admin(caller.actor)
     version = expected_version(if_match)
     async with caller.change() as unit:
-        row = await service.workspace(unit.connection, caller.workspace)
+        row = await service.workspace(unit.connection, caller.workspace, locks=True)
         rows.check_version(row, version)
         values: dict[str, Any] = body.model_dump(exclude_unset=True)  # Any: column values
         if "defaults" in values:

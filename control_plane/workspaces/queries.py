@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Table, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.kit.rows import Row
+from control_plane.kit.rows import Row, locked
 from control_plane.tables import (
     accounts,
     credentials,
@@ -24,9 +24,10 @@ from control_plane.tables import (
 from control_plane.workspaces.state import Rows
 
 
-async def workspace_row(connection: AsyncConnection) -> Row | None:
-    """Return the transaction's workspace, None if there is no such one."""
-    row = (await connection.execute(select(workspaces))).mappings().one_or_none()
+async def workspace_row(connection: AsyncConnection, locks: bool = False) -> Row | None:
+    """Return the transaction's workspace, None if there is no such one; locks: see `rows.locked`."""
+    query = select(workspaces)
+    row = (await connection.execute(locked(query) if locks else query)).mappings().one_or_none()
     return None if row is None else dict(row)
 
 

@@ -234,9 +234,9 @@ def _differing_credentials(vault: Vault, found: Rows, wanted: Wanted, made: Plan
 # --- Export ---------------------------------------------------------------------------------------------------------
 
 
-async def workspace(connection: AsyncConnection, name: str) -> Row:
-    """Return the workspace's row. Raises Problem not_found."""
-    row = await queries.workspace_row(connection)
+async def workspace(connection: AsyncConnection, name: str, locks: bool = False) -> Row:
+    """Return the workspace's row. Raises Problem not_found; locks: see `rows.locked`."""
+    row = await queries.workspace_row(connection, locks)
     if row is None:
         raise not_found("workspace", name)
     return row

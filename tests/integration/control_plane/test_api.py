@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import asyncpg
@@ -353,3 +354,99 @@ async def test_a_narrowed_token_cannot_rotate_its_way_to_a_wider_one(control_pla
             )
     async with control_plane.client(await token_of(control_plane, "user:ada", scopes=["read", "tokens"])) as client:
         assert (await client.post(f"/tokens/{reads['id']}/rotate", json={})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "sentence"),
+    [
+        (
+            "/users",
+            {"name": "grace", "subject": "00u1"},
+            "subject",
+            "`issuer` and `subject` belong together: give both or neither.",
+        ),
+        (
+            "/issuers",
+            {"name": "idp", "issuer": "https://idp.example.com", "audiences": ["glottis", "glottis"]},
+            "audiences",
+            "An audience is listed twice.",
+        ),
+        (
+            "/issuers",
+            {
+                "name": "idp",
+                "issuer": "https://idp.example.com",
+                "audiences": ["glottis"],
+                "jwks": '{"keys":[{"kty":"OKP","crv":"Ed25519","x":"AA","d":"AA"}]}',
+            },
+            "jwks",
+            "That key set holds private or shared keys; give the public ones alone.",
+        ),
+        (
+            "/accounts",
+            {
+                "name": "eu",
+                "provider": "cartesia",
+                "origin": "https://api.cartesia.ai",
+                "ca": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            },
+            "ca",
+            "Those certificates cannot be read.",
+        ),
+        (
+            "/export-targets",
+            {
+                "name": "otlp",
+                "endpoint": "https://otlp.example.com",
+                "ca": "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n",
+            },
+            "ca",
+            "That file holds a private key; give the certificates alone.",
+        ),
+    ],
+)
+async def test_what_gateways_could_not_use_is_refused_when_it_is_saved(
+    control_plane: RunningControlPlane, path: str, body: dict[str, Any], field: str, sentence: str
+) -> None:
+    async with control_plane.client() as client:
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()["errors"]) == (422, [{"field": field, "sentence": sentence}])
+        assert body["name"] not in [one["name"] for one in (await client.get(path)).json()["items"]]
+
+
+async def test_a_change_to_authorities_that_cannot_be_read_leaves_the_account_as_it_was(
+    control_plane: RunningControlPlane,
+) -> None:
+    async with control_plane.client() as client:
+        account = {"name": "eu", "provider": "cartesia", "origin": "https://api.cartesia.ai", "credential": "sk_1"}
+        made_as = await made(client, "/accounts", account)
+        answer = await client.patch("/accounts/eu", json={"ca": "-----BEGIN CERTIFICATE-----"}, headers={"If-Match": "*"})
+        assert (answer.status_code, answer.json()["detail"]) == (422, "Those certificates cannot be read.")
+        assert (await client.get("/accounts/eu")).json() == made_as
+
+
+async def test_a_misspelt_filter_is_refused_and_not_taken_for_none(control_plane: RunningControlPlane) -> None:
+    async with control_plane.client() as client:
+        answer = await client.get("/tokens", params={"revoked": "true"})
+    assert (answer.status_code, answer.json()["errors"]) == (
+        422,
+        [
+            {
+                "field": "revoked",
+                "sentence": "There is no such parameter here; there is audience, cursor, is_revoked, limit, principal.",
+            }
+        ],
+    )
+
+
+async def test_a_time_without_a_zone_is_utc(control_plane: RunningControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = {"provider": "cartesia", "unit": "characters", "price": "0.1", "effective": "2027-01-01T00:00:00"}
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        async with control_plane.client() as client:
+            entry = await made(client, "/prices", price)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert entry["effective_ms"] == 1_798_761_600_000

@@ -140,6 +140,16 @@ async def test_a_job_is_asked_for_audited_and_shown(api: RunningControlPlane) ->
     assert (await get(other, "/usage/jobs"))[1]["items"] == []
 
 
+async def test_a_job_that_is_asked_for_again_with_its_key_is_the_same_job(api: RunningControlPlane) -> None:
+    body, key = {"kind": "erase", "principal": "ann"}, {"Idempotency-Key": "erase-ann"}
+    async with api.client() as client:
+        first = await client.post("/usage/jobs", json=body, headers=key)
+        again = await client.post("/usage/jobs", json=body, headers=key)
+        assert (first.status_code, again.status_code, again.json()) == (202, 202, first.json())
+        assert again.headers["idempotent-replay"] == "true"
+        assert [one["id"] for one in (await client.get("/usage/jobs")).json()["items"]] == [first.json()["id"]]
+
+
 @pytest.mark.parametrize(
     "body",
     [
