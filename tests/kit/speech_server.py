@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-import httpx
 import numpy as np
 import uvicorn
+from fastapi import FastAPI
 
 from kokoro_backend.backend import Backend, assemble, load
 from kokoro_backend.engine import Engine, ToneEngine
@@ -81,23 +82,35 @@ class SpeechServer:
 
 @contextmanager
 def speech_server(
-    make: Callable[[], Backend], caller_key_digest: bytes | None = None, *, wait_until_ready: bool = True
+    make: Callable[[], Backend],
+    caller_key_digest: bytes | None = None,
+    *,
+    wait_until_ready: bool = True,
+    certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[SpeechServer]:
-    """Run a server until the block ends. make: called on the server's loading thread."""
+    """Run a server until the block ends.
+
+    make: called on the server's loading thread. certificate: PEM files of a chain and its key, to serve TLS as a proxy in
+    front of the process would.
+    """
     made: list[Backend] = []
 
     def make_once() -> Backend:
         made.append(make())
         return made[0]
 
+    app = create_app(make_once, caller_key_digest)
+    chain, key = certificate or (None, None)
     config = uvicorn.Config(
-        create_app(make_once, caller_key_digest),
+        app,
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=1,
+        ssl_certfile=chain,
+        ssl_keyfile=key,
     )
     server = uvicorn.Server(config)
     listener = listening_socket("127.0.0.1", 0)
@@ -106,20 +119,16 @@ def speech_server(
     thread.start()
     try:
         if wait_until_ready:
-            _wait_until_ready(port)
+            _wait_until_ready(app, server)
         yield SpeechServer(port, made[0] if made else None)  # type: ignore[arg-type]  # None only before it is ready
     finally:
         server.should_exit = True
         thread.join()
 
 
-def _wait_until_ready(port: int) -> None:
+def _wait_until_ready(app: FastAPI, server: uvicorn.Server) -> None:
     deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/ping", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
+    while not (server.started and app.state.backend is not None):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the speech server was not ready within {_READY_SECONDS} s")
         time.sleep(0.02)
-    raise TimeoutError(f"the speech server was not ready within {_READY_SECONDS} s")

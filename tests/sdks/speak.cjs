@@ -1,11 +1,13 @@
 // Calls the JavaScript SDK 3.x or 4.x, out of the current folder: arguments are the base URL, the key, and how the SDK is
 // loaded. `require` brings the package `ws` (credential in a header); `import` does not, so that Node's own WebSocket is
-// used, as in a browser (credential in the query). Prints one line a call.
+// used, as in a browser (credential in the query). With a model and a voice besides, it speaks with those and does not
+// listen. Prints one line a call.
 const { createRequire } = require("node:module");
 const path = require("node:path");
 const { pathToFileURL } = require("node:url");
 
-const [baseURL, apiKey, kind] = process.argv.slice(2);
+const [baseURL, apiKey, kind, model = "sonic-3", id = "v1"] = process.argv.slice(2);
+const listens = process.argv.length === 5;
 const resolver = createRequire(path.join(process.cwd(), "here.cjs"));
 
 function load(name) {
@@ -21,29 +23,34 @@ async function main() {
   const wav = { container: "wav", encoding: "pcm_s16le", sample_rate: 16000 };
   const raw = { ...wav, container: "raw" };
   const audio = { encoding: "pcm_s16le", sample_rate: 16000 };
-  const voice = { mode: "id", id: "v1" };
-  const speech = { model_id: "sonic-3", transcript: "Hi", voice };
+  const voice = { mode: "id", id };
+  const speech = { model_id: model, transcript: "Hi", voice };
 
   const answer = await sdk.tts.generate({ ...speech, output_format: wav });
   console.log("bytes", (await answer.arrayBuffer()).byteLength);
   const told = [];
   for await (const event of await sdk.tts.generateSSE({ ...speech, output_format: raw })) told.push(event.type);
   console.log("sse", ...told);
-  const file = new File([new Uint8Array(40)], "a.wav");
-  console.log("stt", (await sdk.stt.transcribe({ file, model: "ink-whisper", language: "en" })).text);
+  if (listens) {
+    const file = new File([new Uint8Array(40)], "a.wav");
+    console.log("stt", (await sdk.stt.transcribe({ file, model: "ink-whisper", language: "en" })).text);
+  }
   console.log("voices", (await sdk.voices.list({ limit: 1 })).data[0].id);
   const refused = sdk.tts.generate({ ...speech, model_id: "sonic-9", output_format: wav });
   await refused.then(() => console.log("not refused"), (error) => console.log("refused", error.status));
 
   const socket = await sdk.tts.websocket();
-  const context = socket.context({ model_id: "sonic-3", voice, output_format: raw });
+  const context = socket.context({ model_id: model, voice, output_format: raw });
   await context.push({ transcript: "Hello there" });
   await context.no_more_inputs();
   const spoken = [];
   for await (const event of context.receive()) spoken.push(event.type);
   console.log("socket", ...spoken);
   socket.close();
+  if (listens) await listen(sdk, audio, ManualFinalizeWS, AutoFinalizeWS);
+}
 
+async function listen(sdk, audio, ManualFinalizeWS, AutoFinalizeWS) {
   const manual = new ManualFinalizeWS(sdk, { ...audio, model: "ink-whisper", language: "en" });
   const heard = [];
   for await (const event of manual.stream()) {

@@ -12,8 +12,8 @@ from tests.kit.edge import CREDENTIAL, alice
 PYTHON_SAYS = """\
 bytes 3088
 sse chunk timestamps done
-stt hello
 socket chunk chunk done
+stt hello
 finalized transcript transcript flush_done done
 turns connected turn.start turn.update turn.end
 """
@@ -21,9 +21,9 @@ turns connected turn.start turn.update turn.end
 PYTHON_2_SAYS = """\
 bytes 3088
 sse done
-stt hello
 socket 200 240
 continued 440
+stt hello
 finalized transcript transcript flush_done done
 """
 JAVASCRIPT_SAYS = """\
