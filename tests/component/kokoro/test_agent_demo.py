@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import httpx
 import uvicorn
 
-from kokoro_backend.agent_demo import Measured, Mode, Speech, agent_events, create_app, summary
+from kokoro_backend.agent_demo import LanguageModel, Measured, Mode, Speech, agent_events, create_app, summary
 from kokoro_backend.client import SseReassembler
 from tests.kit.speech_server import SpeechServer
 
@@ -77,6 +79,43 @@ async def test_a_failing_text_source_does_not_leak_its_exception(tone_server: Sp
     events = await events_of("bidi", speech_of(tone_server), failing)
     assert [event["code"] for event in events if event["type"] == "error"] == ["agent_failed"]
     assert "secret" not in str(events)
+
+
+class Writing(BaseHTTPRequestHandler):
+    """A chat model with an OpenAI-style API, whose answer comes in pieces."""
+
+    asked: ClassVar[list[tuple[str, str, dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers.get("Authorization", ""), body))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for delta in ({"role": "assistant"}, {"content": "Hello there."}, {"content": " How"}, {"content": " now."}):
+            self.wfile.write(f"data: {json.dumps({'choices': [{'delta': delta}]})}\n\n".encode())
+        self.wfile.write(b'data: {"choices": []}\n\ndata: [DONE]\n\n')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def test_a_language_model_that_is_set_writes_what_is_spoken(tone_server: SpeechServer) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Writing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        source = LanguageModel(f"http://127.0.0.1:{server.server_port}/v1/", "small", "key of the model")
+        events = await events_of("bidi", speech_of(tone_server), source)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [event["text"] for event in events if event["type"] == "text_delta"] == ["Hello there.", " How", " now."]
+    assert len(audio(events)) == (12 + 2 + 8 + 2) * 2 * 600 * 2
+    ((path, authorization, body),) = Writing.asked
+    assert (path, authorization) == ("/v1/chat/completions", "Bearer key of the model")
+    assert body == {"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 
 
 def audio(events: list[dict[str, Any]]) -> bytes:

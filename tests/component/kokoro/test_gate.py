@@ -8,10 +8,13 @@ import threading
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from kokoro_backend import cartesia_api, container_api
 from kokoro_backend.backend import Backend
+from kokoro_backend.server import create_app
 from tests.kit.speech_server import SpeechServer, speech_server, tone_backend
 
 KEY = "a-caller-key-of-some-length"
@@ -31,10 +34,28 @@ def locked_server() -> object:
 
 
 def test_ping_needs_no_key_and_everything_else_does(locked_server: SpeechServer) -> None:
-    assert httpx.get(f"{locked_server.url}/ping").status_code == 200
-    for path in ("/voices", "/metrics", "/", "/nothing"):
-        assert httpx.get(f"{locked_server.url}{path}").status_code == 401
-    assert httpx.post(f"{locked_server.url}/tts/bytes", json=BODY).status_code == 401
+    routes = [*create_app(tone_backend).routes, *cartesia_api.router.routes, *container_api.router.routes]
+    asked = {
+        (method, route.path.replace("{voice_id}", "af_heart"))
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    answers = {
+        (method, path): httpx.request(method, f"{locked_server.url}{path}", json=BODY).status_code
+        for method, path in asked | {("GET", "/nothing")}
+    }
+    assert {answer for answer, status in answers.items() if status != 401} == {("GET", "/ping")}
+    assert answers["GET", "/ping"] == 200
+    assert {("POST", "/invocations"), ("POST", "/tts/sse"), ("GET", "/voices/af_heart")} <= set(answers)
+
+
+@pytest.mark.parametrize("path", ["/tts/websocket", "/invocations-bidirectional-stream"])
+def test_no_socket_opens_without_the_key(locked_server: SpeechServer, path: str) -> None:
+    for shown in ("", "?api_key=another-key-of-some-length"):
+        with pytest.raises(InvalidStatus) as refused, connect(f"{locked_server.websocket_url}{path}{shown}"):
+            pass
+        assert refused.value.response.status_code == 401
 
 
 @pytest.mark.parametrize("headers", [{"Authorization": f"Bearer {KEY}"}, {"X-API-Key": KEY}, {"authorization": f"bearer {KEY}"}])

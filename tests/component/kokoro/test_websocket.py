@@ -126,6 +126,25 @@ async def test_text_that_waits_is_spoken_when_the_buffer_delay_is_over(tone_serv
     assert 14 * 2400 < len(audio_of(events, "slow")) <= (7 + 8) * 2400
 
 
+async def test_words_and_phonemes_are_timed_from_the_start_of_their_context(tone_server: SpeechServer) -> None:
+    async with connect(f"{tone_server.websocket_url}/tts/websocket") as socket:
+        wanted = {"add_timestamps": True, "add_phoneme_timestamps": True}
+        await socket.send(message("c", "Hi you. See me", **wanted, **{"continue": True, "max_buffer_delay_ms": 0}))
+        await socket.send(message("c", " now.", **wanted))
+        events = await received_until_done(socket, 1)
+    words = [event["word_timestamps"] for event in events if event["type"] == "timestamps"]
+    phonemes = [event["phoneme_timestamps"] for event in events if event["type"] == "phoneme_timestamps"]
+    # 50 ms for each letter, mark and blank, and for the pad before the first.
+    assert words[0] == {"words": ["hi", "you.", "see", "me"], "start": [0.05, 0.2, 0.45, 0.65], "end": [0.15, 0.35, 0.6, 0.75]}
+    assert words[1]["words"] == ["now."]
+    assert ["".join(part["phonemes"]) for part in phonemes] == ["hiyouseeme", "now"]
+    assert (phonemes[0]["start"][:3], phonemes[0]["end"][:3]) == ([0.05, 0.1, 0.2], [0.1, 0.15, 0.25])
+    starts = [start for part in words for start in part["start"]]
+    ends = [end for part in words for end in part["end"]]
+    assert starts == sorted(starts)
+    assert 0 < len(audio_of(events, "c")) / 48000 - ends[-1] < 0.2
+
+
 async def test_a_missing_path_refuses_the_handshake(tone_server: SpeechServer) -> None:
     with pytest.raises(websockets.InvalidStatus) as refused:
         await connect(f"{tone_server.websocket_url}/tts/nothing")
