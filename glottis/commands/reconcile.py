@@ -26,6 +26,7 @@ from glottis.errors import SetupError
 _TIME_COLUMNS: Final = ("date", "day", "time", "timestamp", "start", "start_ts", "start_time", "period_start")
 _QUANTITY_COLUMNS: Final = ("credits", "credits_used", "characters", "quantity", "usage", "units", "seconds")
 _MODEL_COLUMNS: Final = ("model", "model_id")
+_UNITS: Final = ("characters", "audio_in_ms", "audio_out_ms", "requests")
 _SAME_RATE: Final = 0.02
 """days whose factor lies this close to the usual one have the usual rate"""
 _KNOWN_RATES: Final = {1.5: "the rate of Pro Voice Clones", 2.0: "twice", 0.5: "half", 3.0: "ink-2's credits a second"}
@@ -61,12 +62,24 @@ def compare(ours: Mapping[Key, Decimal], theirs: Mapping[Key, Decimal]) -> Compa
     """Return what explains the difference between two accounts of the same time."""
     factors = [float(theirs[key] / ours[key]) for key in ours.keys() & theirs.keys() if ours[key] and theirs[key]]
     rate = median(factors) if factors else None
+    rate_of_days = rate if rate is not None and _is_constant(rate, factors) else None
     differences = tuple(
         Difference(day, model, ours.get((day, model), Decimal(0)), theirs.get((day, model), Decimal(0)), cause)
         for day, model in sorted(ours.keys() | theirs.keys())
-        for cause in [_cause(ours.get((day, model), Decimal(0)), theirs.get((day, model), Decimal(0)), rate)]
+        for cause in [_cause(ours.get((day, model), Decimal(0)), theirs.get((day, model), Decimal(0)), rate_of_days)]
     )
     return Comparison(differences, rate)
+
+
+def _is_constant(rate: float, factors: Sequence[float]) -> bool:
+    """Whether the factor is a rate: one that days share, or that providers are known for. One day alone shows none."""
+    if rate <= 0 or abs(rate - 1) <= _SAME_RATE:
+        return False
+    return sum(abs(factor / rate - 1) <= _SAME_RATE for factor in factors) > 1 or _known(rate) is not None
+
+
+def _known(rate: float) -> str | None:
+    return next((meaning for factor, meaning in _KNOWN_RATES.items() if abs(rate / factor - 1) <= _SAME_RATE), None)
 
 
 def _cause(ours: Decimal, theirs: Decimal, rate: float | None) -> str:
@@ -74,7 +87,7 @@ def _cause(ours: Decimal, theirs: Decimal, rate: float | None) -> str:
         return "same"
     if not ours or not theirs:
         return "coverage"
-    if rate is not None and abs(rate - 1) > _SAME_RATE and abs(float(theirs / ours) / rate - 1) <= _SAME_RATE:
+    if rate is not None and abs(float(theirs / ours) / rate - 1) <= _SAME_RATE:
         return "rate"
     return "units"
 
@@ -83,8 +96,14 @@ def _cause(ours: Decimal, theirs: Decimal, rate: float | None) -> str:
 @click.argument("export", type=click.File("r", encoding="utf-8-sig"))
 @click.option("--provider", default="cartesia", show_default=True, help="Whose export it is.")
 @click.option("--account", help="Only this account of ours (its id).")
-@click.option("--unit", default="characters", show_default=True, help="Our unit to compare: characters, audio_in_ms, …")
-@click.option("--per", default=1, show_default=True, help="Our units in one of theirs, for example 1000 for seconds.")
+@click.option("--unit", type=click.Choice(_UNITS), default="characters", show_default=True, help="Our unit to compare.")
+@click.option(
+    "--per",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Our units in one of theirs, for example 1000 for seconds.",
+)
 @click.option("--time-column", help="The export's column with the day or time; guessed if not given.")
 @click.option("--quantity-column", help="The export's column with the quantity; guessed if not given.")
 @click.option("--model-column", help="The export's column with the model; guessed if not given.")
@@ -101,7 +120,10 @@ def reconcile(
     data_dir: Path,
 ) -> None:
     """Compare EXPORT, a provider's usage as CSV, with what we counted, day by day, and explain the difference."""
-    theirs = read_export(csv.DictReader(export), time_column, quantity_column, model_column)
+    try:
+        theirs = read_export(csv.DictReader(export), time_column, quantity_column, model_column)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SetupError("The export is not CSV in UTF-8.", "Save it as that; spreadsheets offer it in their export.") from error
     days = [day for day, _ in theirs]
     until = datetime.fromisoformat(max(days)).replace(tzinfo=UTC) + timedelta(days=1)
     query = [("bucket", "day"), ("by", "model"), ("from", min(days)), ("to", until.date().isoformat()), ("provider", provider)]
@@ -109,6 +131,8 @@ def reconcile(
         query.append(("account", account))
     report = ControlPlane.find(os.environ, data_dir).json("GET", "/api/v1/usage", query)
     ours = our_usage(report, unit, per, has_models=any(model for _, model in theirs))
+    if not ours:
+        click.echo(f"We counted no {unit} of {account or provider} on those days: see --provider, --account and --unit.")
     for line in lines(compare(ours, theirs)):
         click.echo(line)
 
@@ -125,8 +149,8 @@ def read_export(
     for row in reader:
         try:
             key = (_day(row[time_name]), (row[model_name] or "").strip() if model_name else "")
-            quantity = Decimal((row[quantity_name] or "").replace(",", "").strip() or "0")
-        except (ValueError, InvalidOperation, AttributeError) as error:
+            quantity = _quantity(row[quantity_name] or "")
+        except (ValueError, InvalidOperation, AttributeError, OverflowError) as error:
             raise SetupError(
                 f"Line {reader.line_num} of the export cannot be read.", f"Check its columns {time_name} and {quantity_name}."
             ) from error
@@ -174,8 +198,8 @@ def _meaning(cause: str, comparison: Comparison) -> str:
         return "only one side has it: calls past the gateway, or an account or time that the export leaves out."
     if cause == "rate":
         rate = comparison.rate or 0.0
-        known = next((f" ({meaning})" for factor, meaning in _KNOWN_RATES.items() if abs(rate / factor - 1) <= _SAME_RATE), "")
-        return f"theirs is {rate:.3g} times ours{known}: put this rate into the price book."
+        known = _known(rate)
+        return f"theirs is {rate:.3g} times ours{f' ({known})' if known else ''}: put this rate into the price book."
     return "both have it and count differently: tags, pre-processing, cancelled contexts, or usage not yet reported."
 
 
@@ -194,10 +218,19 @@ def _column(names: Sequence[str], named: str | None, usual: Iterable[str], optio
     )
 
 
+def _quantity(text: str) -> Decimal:
+    quantity = Decimal(text.replace(",", "").strip() or "0")
+    if not quantity.is_finite():
+        raise ValueError("not a quantity")
+    return quantity
+
+
 def _day(text: str) -> str:
     text = text.strip()
     if text.isdecimal():
-        seconds = int(text) / (1000 if len(text) > 11 else 1)
-        return datetime.fromtimestamp(seconds, UTC).date().isoformat()
-    moment = datetime.fromisoformat(text)
+        moment = datetime.fromtimestamp(int(text) / (1000 if len(text) > 11 else 1), UTC)
+    else:
+        moment = datetime.fromisoformat(text)
+    if not 2000 <= moment.year < 2100:
+        raise ValueError("not a day of this century")
     return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()

@@ -3,10 +3,12 @@
 import csv
 import io
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from glottis.commands.reconcile import Key, compare, lines, our_usage, read_export
+from glottis.commands.reconcile import Key, compare, lines, our_usage, read_export, reconcile
 from glottis.errors import SetupError
 
 
@@ -42,6 +44,12 @@ def test_a_constant_factor_is_a_rate() -> None:
     )
 
 
+def test_one_day_alone_shows_no_rate_unless_it_is_a_known_one() -> None:
+    assert causes(quantities(455), quantities(433)) == ["units"]
+    assert causes(quantities(100), quantities(150)) == ["rate"]
+    assert causes(quantities(100, 200), quantities(-5, -10)) == ["units", "units"]
+
+
 def test_what_no_factor_explains_is_units() -> None:
     assert causes(quantities(100, 200, 300, 400), quantities(100, 200, 300, 444)) == ["same", "same", "same", "units"]
 
@@ -73,12 +81,37 @@ def test_a_time_with_an_offset_is_the_day_in_utc() -> None:
         ("day,credits\n", "holds no rows"),
         ("day,credits\n2026-11-01,5\nyesterday,5\n", "Line 3 of the export cannot be read"),
         ("day,credits\n2026-11-01,many\n", "Line 2 of the export cannot be read"),
+        ("day,credits\n2026-11-01,NaN\n", "Line 2 of the export cannot be read"),
+        ("day,credits\n2026-11-01,Infinity\n", "Line 2 of the export cannot be read"),
+        ("day,credits\n99999999999999999999999999,5\n", "Line 2 of the export cannot be read"),
+        ("day,credits\n9999-12-31,5\n", "Line 2 of the export cannot be read"),
+        ("day,credits\n1999-12-31,5\n", "Line 2 of the export cannot be read"),
     ],
 )
 def test_an_export_that_cannot_be_read_says_where(text: str, said: str) -> None:
     with pytest.raises(SetupError) as told:
         export(text)
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize("content", [b"day,credits,caf\xe9\n2026-11-01,5,\xe9\n", b'day,credits\n2026-11-01,"' + b"5" * 200_000])
+def test_a_file_that_is_no_csv_in_utf_8_is_told_so(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "usage-export.csv"
+    file.write_bytes(content)
+
+    told = CliRunner().invoke(reconcile, [str(file), "--data-dir", str(tmp_path)])
+
+    assert str(told.exception).startswith("The export is not CSV in UTF-8.")
+
+
+@pytest.mark.parametrize("option", [["--per", "0"], ["--unit", "words"]])
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, option: list[str]) -> None:
+    file = tmp_path / "usage-export.csv"
+    file.write_text("day,credits\n2026-11-01,5\n")
+
+    told = CliRunner().invoke(reconcile, [str(file), "--data-dir", str(tmp_path), *option])
+
+    assert (told.exit_code, f"Invalid value for '{option[0]}'" in told.output) == (2, True)
 
 
 def test_our_side_is_read_from_the_report_in_the_exports_unit() -> None:
