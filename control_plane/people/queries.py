@@ -22,6 +22,12 @@ async def teams_of(connection: AsyncConnection, principal_ids: Iterable[str]) ->
     return found
 
 
+async def ids_of_principals(connection: AsyncConnection, reference: str) -> list[str]:
+    """Return the ids of the users and service accounts that have this id or this name."""
+    query = select(principals.c.id).where((principals.c.id == reference) | (principals.c.name == reference))
+    return list((await connection.execute(query.order_by(principals.c.id))).scalars())
+
+
 async def replace_memberships(connection: AsyncConnection, workspace: str, wanted: Mapping[str, Sequence[str]]) -> None:
     """Make exactly these the teams of each principal. wanted: principal id -> team ids in order."""
     await connection.execute(delete(memberships).where(memberships.c.principal_id == any_of(wanted)))

@@ -144,6 +144,13 @@ def _check_identity(row: Mapping[str, Any]) -> None:
         raise invalid("subject", "`issuer` and `subject` belong together: give both or neither.")
 
 
+async def check_is_id(connection: AsyncConnection, field: str, reference: str) -> None:
+    """Refuse a name where an id is meant; an id that nobody has any more is taken. Raises Problem invalid_request."""
+    ids = await queries.ids_of_principals(connection, reference)
+    if ids and reference not in ids:
+        raise invalid(field, f"{reference!r} is a name, which may be given again. Write the id: {ids[0]}.")
+
+
 def _check_role(actor: Actor, before: str, after: str) -> None:
     """Only an owner makes or unmakes an owner."""
     if "owner" in (before, after) and actor.role != "owner":

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from control_plane.kit.http import PROBLEMS, Caller, IdempotencyKey, created, require_admin
 from control_plane.kit.problems import Problem, invalid, not_found
 from control_plane.kit.unit import Unit
+from control_plane.people import service as people
 from control_plane.reports import question, spans
 from control_plane.reports.question import QuestionRefused
 from control_plane.reports.schemas import JobAsked, Jobs, JobShown
@@ -132,6 +133,8 @@ def router_of(reports: Reports) -> APIRouter:
         async def make(unit: Unit) -> tuple[BaseModel, None, str]:
             async with _answering():
                 job = asked.job(caller.workspace, unit.new_id(), caller.actor.id, unit.now)
+                if job.kind == "erase":
+                    await people.check_is_id(unit.connection, "principal", job.subject)
                 await reports.ask_job(job)
             shown = JobShown.of(job)
             unit.record("create", "usage_job", job.id, job.kind, after=shown.model_dump(mode="json", by_alias=True))

@@ -27,7 +27,9 @@ class JobAsked(Shape):
     kind: Literal["reprice", "erase"]
     start: Annotated[datetime | None, Field(alias="from", description="reprice: from this time on")] = None
     end: Annotated[datetime | None, Field(alias="to", description="reprice: before this time; empty: now")] = None
-    principal: Annotated[Reference | None, Field(description="erase: the id of a user or service account")] = None
+    principal: Annotated[
+        Reference | None, Field(description="erase: the id, not the name, of a user or service account, also of one that is gone")
+    ] = None
 
     def job(self, workspace: str, job_id: str, asked_by: str, now: datetime) -> Job:
         """Return the job. Raises QuestionRefused if fields are missing, do not belong, or do not fit."""

@@ -67,15 +67,19 @@ def _ask(asked: Mapping[str, str], data_dir: Path, *, no_wait: bool) -> None:
             job = control_plane.json("GET", f"{_JOBS}/{job['id']}")
     if job["state"] == "failed":
         raise SetupError(f"Job {job['id']} failed.", "See the aggregator's log for the reason.")
-    for line in _result(job):
+    for line in told(job):
         click.echo(line)
 
 
-def _result(job: Mapping[str, Any]) -> list[str]:
+def told(job: Mapping[str, Any]) -> list[str]:
     """Return the lines that tell what was done. Any: the job is the API's JSON."""
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in job["counts"].items() if name != "price_revision")
     lines = [f"{job['kind']}: {counts or 'nothing to do'}"]
     if "price_revision" in job["counts"]:
         lines[0] += f" (price book {job['counts']['price_revision']})"
+    if job["kind"] == "erase" and not any(job["counts"].values()):
+        lines.append(
+            f"Nothing was stored of {job['principal']}: `glottis usage --by user --json` shows the ids of who used something."
+        )
     lines += [f"not erased: {sink}" for sink in job["not_erased"]]
     return lines

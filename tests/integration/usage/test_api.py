@@ -150,6 +150,17 @@ async def test_a_job_that_is_asked_for_again_with_its_key_is_the_same_job(api: R
         assert [one["id"] for one in (await client.get("/usage/jobs")).json()["items"]] == [first.json()["id"]]
 
 
+async def test_an_erasure_takes_an_id_and_tells_that_of_a_name(api: RunningControlPlane) -> None:
+    async with api.client() as client:
+        user = (await client.post("/users", json={"name": "ben"})).json()["id"]
+        named = await client.post("/usage/jobs", json={"kind": "erase", "principal": "ben"})
+        taken = await client.post("/usage/jobs", json={"kind": "erase", "principal": user})
+    assert named.status_code == 422
+    sentence = f"'ben' is a name, which may be given again. Write the id: {user}."
+    assert named.json()["errors"] == [{"field": "principal", "sentence": sentence}]
+    assert (taken.status_code, taken.json()["principal"]) == (202, user)
+
+
 @pytest.mark.parametrize(
     "body",
     [
