@@ -44,7 +44,8 @@ class GatewayProcess:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what it logged so far, one mapping a line. Any: fields of every type."""
-        lines = (line for line in self.child.output.splitlines() if line.startswith("{"))
+        whole, _, _ = self.child.output.rpartition("\n")  # the last line may be on its way
+        lines = (line for line in whole.splitlines() if line.startswith("{"))
         return [json.loads(line) for line in lines]
 
     def events(self, event: str) -> list[dict[str, Any]]:

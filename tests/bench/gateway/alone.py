@@ -61,11 +61,13 @@ class Alone:
 
     gateway: GatewayProcess
     token: str
+    port: int = 0
+    """the public one, once it is ready: asked for once, as finding it means reading the whole log"""
 
-    @property
-    def port(self) -> int:
-        """Return the public port."""
-        return int(self.gateway.url.rpartition(":")[2])
+    async def until_ready(self) -> None:
+        """Wait until it takes work."""
+        await self.gateway.child.until(self.gateway.is_ready)
+        self.port = int(self.gateway.url.rpartition(":")[2])
 
     def stop(self) -> None:
         """Tell it to stop, and print how it ended: nothing may be left that keeps it, or makes it complain."""

@@ -275,7 +275,7 @@ async def measure(what: str, count: int, certificates: Certificates | None) -> N
     port = server.sockets[0].getsockname()[1]
     origin = f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
     with alone(origin, certificates.authority if certificates else None) as gateway:
-        await gateway.gateway.child.until(gateway.gateway.is_ready)
+        await gateway.until_ready()
         await MEASUREMENTS[what][0](gateway, Looks(gateway.gateway.child.pid), count)
         await asyncio.to_thread(gateway.stop)
     server.close()
