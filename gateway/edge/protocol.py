@@ -28,6 +28,8 @@ from policy.usage import Settled
 
 _LINGER_IDLE_SECONDS: Final = 5.0
 _TICKS_A_LOOK: Final = 2
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+"""how every TLS connection begins (RFC 8446 §5.1)"""
 _LINGER_SECONDS: Final = 120.0
 """after a refusal that left a body unread: how long it is still read and thrown away, so that the client, which may send
 first and read later, gets to see the answer instead of a reset (a 200 MB upload without a token ends in a readable 401)"""
@@ -221,6 +223,8 @@ class EdgeProtocol(HttpToolsProtocol):
         limits = self.context.limits
         if not buffer:
             self.deadline = self.loop.time() + limits.keep_alive_seconds
+        elif buffer.startswith(_TLS_HANDSHAKE):  # SDKs dial sockets with wss:// whatever their base URL says
+            self._refuse(Refusal("head_malformed", "this port speaks plain HTTP, not TLS"))
         elif len(buffer) > limits.head_bytes:
             self._refuse(Refusal("head_too_large", f"{limits.head_bytes} bytes are taken"))
         elif b"\n\n" in buffer or b"\n\r\n" in buffer.lstrip(b"\r\n"):

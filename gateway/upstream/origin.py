@@ -102,9 +102,17 @@ class Origin:
         self._idle.append(connection)
 
     async def dial(self) -> UpstreamConnection:
-        """Open a new connection. Raises UpstreamFault with its phase; nothing was sent then."""
+        """Open a new connection. Raises UpstreamFault with its phase; nothing was sent then.
+
+        One that is refused or reset is dialled once more, by a name that is resolved anew: a provider's rollout does that.
+        """
         try:
             async with asyncio.timeout(self._settings.connect_seconds):
+                try:
+                    return await self._dial()
+                except UpstreamFault as fault:
+                    if fault.reason != "upstream_unreachable" or fault.phase == "resolve":
+                        raise
                 return await self._dial()
         except TimeoutError as error:
             raise UpstreamFault("upstream_timeout", "connect", detail="no connection in time") from error

@@ -7,8 +7,49 @@ import os
 import pytest
 
 from contracts.snapshot import Grant
+from policy.providers.profile import OPERATIONS
 from tests.doubles.cartesia import EVENTS, WAV, CartesiaDouble, Connection, Received, answers
 from tests.kit.edge import CREDENTIAL, JSON_BODY, Client, Edge, alice, edge, request, speak, workspace_at
+
+LLHTTPS_METHODS = frozenset(
+    [
+        "ACL",
+        "BIND",
+        "CHECKOUT",
+        "CONNECT",
+        "COPY",
+        "DELETE",
+        "GET",
+        "HEAD",
+        "LINK",
+        "LOCK",
+        "M-SEARCH",
+        "MERGE",
+        "MKACTIVITY",
+        "MKCALENDAR",
+        "MKCOL",
+        "MOVE",
+        "NOTIFY",
+        "OPTIONS",
+        "PATCH",
+        "POST",
+        "PROPFIND",
+        "PROPPATCH",
+        "PURGE",
+        "PUT",
+        "QUERY",
+        "REBIND",
+        "REPORT",
+        "SEARCH",
+        "SOURCE",
+        "SUBSCRIBE",
+        "TRACE",
+        "UNBIND",
+        "UNLINK",
+        "UNLOCK",
+        "UNSUBSCRIBE",
+    ]
+)
 
 
 async def test_a_judged_body_reaches_the_provider_as_it_came(client: Client, double: CartesiaDouble) -> None:
@@ -228,6 +269,23 @@ async def test_any_method_is_matched_and_not_refused_for_its_name(client: Client
     assert answer.status == (200 if method == "OPTIONS" else 403)
     if method == "OPTIONS":
         assert double.requests[0].method == "OPTIONS"
+
+
+@pytest.mark.parametrize("method", sorted(LLHTTPS_METHODS - {"CONNECT"}))
+async def test_every_method_that_llhttp_knows_reaches_the_provider_where_it_is_granted(
+    double: CartesiaDouble, method: str
+) -> None:
+    """CONNECT names no path; see `test_smuggling`."""
+    everything = Grant(id="g9", workspace="w1", account="a-eu", subject="user:u-alice", operations=OPERATIONS)
+    async with edge(double.origin, snapshot=workspace_at(double.origin, plus_grants=(everything,))) as gateway:
+        client = await gateway.client()
+        await client.send(request(method, "/cartesia/voices/v1", "X-Double: echo", body=b"a body"))
+
+        answer = await client.answer(method)
+
+        assert (answer.status, answer.body) == (200, b"" if method == "HEAD" else b"a body")
+        assert [(received.method, received.body) for received in double.requests] == [(method, b"a body")]
+        client.close()
 
 
 async def test_a_doubled_slash_after_the_mount_is_collapsed_and_trailing_slashes_stay(

@@ -125,6 +125,17 @@ async def test_an_http_2_preface_is_refused(client: Client) -> None:
     assert (await client.answer()).status == 400
 
 
+async def test_tls_on_the_plain_port_is_refused_at_once(client: Client, double: CartesiaDouble) -> None:
+    """Some SDKs dial sockets with `wss://` whatever the base URL is; see the recordings `tts_ws_http_base`."""
+    await client.send(bytes.fromhex("1603010158010001540303"))
+
+    answer = await client.answer(seconds=2)
+
+    assert (answer.status, json.loads(answer.body)["error"]["reason"]) == (400, "head_malformed")
+    assert b"plain HTTP" in answer.body
+    assert double.connections == []
+
+
 async def test_more_than_the_answer_said_is_not_taken_for_the_next_answer(client: Client, double: CartesiaDouble) -> None:
     await client.send(request("GET", "/cartesia/voices", "X-Double: more-than-length"))
     first = await client.answer()

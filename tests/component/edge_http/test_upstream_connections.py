@@ -166,6 +166,19 @@ async def test_a_refused_connection_is_a_fault_of_the_connect_phase(tasks: Tasks
     assert (fault.value.reason, fault.value.phase) == ("upstream_unreachable", "connect")
 
 
+async def test_a_refused_connection_is_dialled_once_more_by_what_the_name_says_then(double: CartesiaDouble, tasks: Tasks) -> None:
+    name = f"http://api.test:{double.port}"
+    nobody = "127.0.0.2"  # the double listens on the same port of another address
+    origin = Origin(account(name), pool(name), tasks, Clock(), resolving_to([nobody], ["127.0.0.1"]))
+    still_refused = Origin(account(name), pool(name), tasks, Clock(), resolving_to([nobody], [nobody], ["127.0.0.1"]))
+
+    connection = await origin.dial()
+
+    assert connection.transport.get_extra_info("peername")[0] == "127.0.0.1"
+    with pytest.raises(UpstreamFault):
+        await still_refused.dial()
+
+
 async def test_an_origin_that_the_operator_does_not_list_is_not_dialled_when_it_is_private(
     double: CartesiaDouble, tasks: Tasks
 ) -> None:

@@ -45,6 +45,14 @@ async def test_a_query_reaches_the_provider_as_it_was_but_for_the_token() -> Non
         assert double.sockets[0].target == expected
 
 
+async def test_a_doubled_slash_after_the_mount_is_collapsed() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        client = await dial(gateway, "/cartesia//tts/websocket")
+
+        assert double.sockets[0].head.startswith(b"GET /tts/websocket HTTP/1.1\r\n")
+        client.writer.close()
+
+
 async def test_extensions_are_neither_offered_nor_accepted() -> None:
     async with sockets_double() as double, sockets_edge(double) as gateway:
         client = await dial(gateway, TTS, "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits")
