@@ -5,7 +5,7 @@ a rotating key of the issuer whose `kind` is `glottis` (or `access_token` for `/
 their own claims, mapped by the issuer's record; only the registered names of RFC 7519 are shared.
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,9 @@ AUDIENCE = "glottis"
 
 METADATA_CLAIM = "glottis_metadata"
 """an object of short strings, in a caller token of any issuer: what each of its exchanges is annotated with"""
+METADATA_ENTRIES: Final = 32
+METADATA_KEY_CHARACTERS: Final = 64
+METADATA_VALUE_CHARACTERS: Final = 128
 
 TokenKind: TypeAlias = Literal["personal", "service_account", "browser", "access"]
 

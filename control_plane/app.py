@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 _LARGEST_BODY_BYTES = 64 * 1024 * 1024
 _HOUSEKEEPING_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 """the migration that this code needs (a test compares it with the newest one)"""
 
 

@@ -41,6 +41,7 @@ _TOKEN: Final[Document] = {
     "origins": None,
     "scopes": None,
     "is_single_use": False,
+    "metadata": {"project": "ivr"},
     "replaces": None,
     "created_by": _ID,
     "created_at": _AT,

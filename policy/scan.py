@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from contracts.claims import METADATA_ENTRIES, METADATA_KEY_CHARACTERS, METADATA_VALUE_CHARACTERS
 from policy.facts import Facts, Header, RequestHead
 from policy.providers import registry
 from policy.providers.profile import Endpoint
@@ -422,9 +423,6 @@ def _has_own_after_semicolon(piece: bytes) -> bool:
 
 
 _METADATA_BYTES = 4096
-_METADATA_ENTRIES = 32
-_METADATA_KEY = 64
-_METADATA_VALUE = 128
 
 
 def _metadata_of(values: list[bytes]) -> tuple[tuple[str, str], ...] | None:
@@ -440,10 +438,10 @@ def _metadata_of(values: list[bytes]) -> tuple[tuple[str, str], ...] | None:
 
 def metadata_in(read: object) -> tuple[tuple[str, str], ...] | None:
     """Return the annotations that an object holds, or None if they are not as they must be."""
-    if not isinstance(read, dict) or len(read) > _METADATA_ENTRIES:
+    if not isinstance(read, dict) or len(read) > METADATA_ENTRIES:
         return None
     for key, value in read.items():
-        if not isinstance(value, str) or not 0 < len(key) <= _METADATA_KEY or len(value) > _METADATA_VALUE:
+        if not isinstance(value, str) or not 0 < len(key) <= METADATA_KEY_CHARACTERS or len(value) > METADATA_VALUE_CHARACTERS:
             return None
     return tuple(read.items())
 

@@ -18,7 +18,8 @@ Handle = Annotated[
 ]
 Reference = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._:-]+$")]
 """an id or a name"""
-Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+Text = Annotated[str, StringConstraints(max_length=500, pattern=NO_CONTROLS)]
 Subject = Annotated[
     str,
     StringConstraints(pattern=r"^(user|service_account|team):[A-Za-z0-9._-]{1,100}$"),

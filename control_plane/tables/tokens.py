@@ -1,7 +1,7 @@
 """Tokens that this control plane minted: what they may do and until when; of the token itself only its digest."""
 
 from sqlalchemy import Boolean, Column, DateTime, ForeignKeyConstraint, Index, LargeBinary, Table, Text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from control_plane.tables.system import metadata
 
@@ -22,6 +22,7 @@ tokens = Table(
     Column("origins", ARRAY(Text)),
     Column("scopes", ARRAY(Text)),
     Column("is_single_use", Boolean, nullable=False),
+    Column("metadata", JSONB(none_as_null=True)),
     Column("replaces", Text),
     Column("created_by", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False),

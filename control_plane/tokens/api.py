@@ -91,8 +91,10 @@ async def mint_token(caller: Caller, request: Request, body: NewToken, idempoten
     if kind == "team":
         raise invalid("principal", "A token belongs to a user or a service account, not to a team.")
     is_api = body.audience == service.API_AUDIENCE
-    if is_api and (body.is_browser or body.models or body.operations or body.accounts or body.origins or body.team):
-        raise invalid("audience", "An API token has scopes; the other narrowings are for tokens of audience glottis.")
+    if is_api and (
+        body.is_browser or body.models or body.operations or body.accounts or body.origins or body.team or body.metadata
+    ):
+        raise invalid("audience", "An API token has scopes alone; everything else is for tokens of audience glottis.")
     if body.scopes is not None and not is_api:
         raise invalid("scopes", "Scopes are for tokens of audience glottis-api.")
 
@@ -123,6 +125,7 @@ async def mint_token(caller: Caller, request: Request, body: NewToken, idempoten
                 "origins": body.origins,
                 "scopes": body.scopes,
                 "is_single_use": body.is_single_use,
+                "metadata": body.metadata,
             },
             None if body.expires_in_seconds is None else timedelta(seconds=body.expires_in_seconds),
         )

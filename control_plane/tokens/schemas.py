@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from control_plane.kit.shapes import Answer, Moment, Reference, Shape, Subject, Text
+from contracts.claims import METADATA_ENTRIES, METADATA_KEY_CHARACTERS, METADATA_VALUE_CHARACTERS
+from control_plane.kit.shapes import NO_CONTROLS, Answer, Moment, Reference, Shape, Subject, Text
 from policy.providers.profile import Operation
 
 Audience = Literal["glottis", "glottis-api"]
@@ -13,6 +14,15 @@ Scope = Literal["read", "write", "tokens"]
 Lifetime = Annotated[int, Field(ge=60, le=366 * 86_400)]
 Origins = Annotated[
     list[Annotated[str, StringConstraints(pattern=r"^https?://[a-zA-Z0-9.-]{1,253}(:[0-9]{1,5})?$")]], Field(max_length=20)
+]
+
+
+Metadata = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=METADATA_KEY_CHARACTERS, pattern=NO_CONTROLS)],
+        Annotated[str, StringConstraints(max_length=METADATA_VALUE_CHARACTERS, pattern=NO_CONTROLS)],
+    ],
+    Field(max_length=METADATA_ENTRIES, examples=[{"project": "ivr"}]),
 ]
 
 
@@ -34,6 +44,9 @@ class NewToken(Shape):
     operations: Annotated[list[Operation], Field(max_length=10)] | None = None
     origins: Origins | None = Field(default=None, description="browser tokens: the web origins that may present it")
     is_single_use: bool = Field(default=False, description="one open session at a time")
+    metadata: Metadata | None = Field(
+        default=None, description="what each of its calls is annotated with, over what a call says itself; shown in reports"
+    )
     scopes: Annotated[list[Scope], Field(max_length=3)] | None = Field(default=None, description="API tokens: what they may do")
 
 
@@ -59,6 +72,7 @@ class Token(Answer):
     origins: list[str] | None
     scopes: list[str] | None
     is_single_use: bool
+    metadata: dict[str, str] | None
     replaces: str | None
     created_by: str
     created_at: Moment

@@ -27,6 +27,7 @@ from control_plane.tables import tokens
 from control_plane.tokens import queries, signing
 from control_plane.tokens.signing import KeySet
 from control_plane.vault import Vault
+from policy.authenticate import TOKEN_LIMIT
 
 API_AUDIENCE = "glottis-api"
 API_TYP = "glottis-api+jwt"
@@ -101,6 +102,7 @@ class TokenIssuer:
             "origins": None,
             "scopes": None,
             "is_single_use": False,
+            "metadata": None,
             "replaces": None,
             "name": "",
             **values,
@@ -141,8 +143,11 @@ class TokenIssuer:
                 origins=_tuple(row["origins"]),
                 parent=(unit.actor.token_id or None) if kind == "browser" else None,
                 is_single_use=row["is_single_use"],
+                glottis_metadata=row["metadata"],
             )
             text = self.keys.signed(msgspec.to_builtins(caller), claims.TYP)
+        if len(text) > TOKEN_LIMIT:
+            raise invalid("metadata", "Gateways take no token that is so long: name fewer accounts, models or annotations.")
         await rows.insert_rows(unit.connection, tokens, [{**row, "digest": _digest(text)}])
         unit.record("create", "token", row["id"], row["name"] or row["id"], None, described(row))
         return row, text
@@ -153,7 +158,7 @@ class TokenIssuer:
             raise Problem("conflict", "That token is revoked; mint a new one.")
         kept = (
             "principal_id", "kind", "audience", "name", "team_id", "account_ids", "models", "operations", "origins", "scopes",
-            "is_single_use",
+            "is_single_use", "metadata",
         )  # fmt: skip
         whole = row["expires_at"] - row["created_at"]
         made, text = await self.mint(unit, {**{name: row[name] for name in kept}, "replaces": row["id"]}, lifetime or whole)

@@ -38,6 +38,9 @@ def tokens() -> None:
 @click.option("--model", "models", multiple=True, help="Only this model; repeat for more.")
 @click.option("--operation", "operations", multiple=True, help="Only this operation class; repeat for more.")
 @click.option("--origin", "origins", multiple=True, help="Browser tokens: this web origin may present it; repeat for more.")
+@click.option(
+    "--metadata", multiple=True, metavar="KEY=VALUE", help="Annotate each of its calls with this; repeat for more. See reports."
+)
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(["read", "write", "tokens"]), help="API tokens: only this.")
 @click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
 @_DATA_DIR
@@ -53,6 +56,7 @@ def mint(
     models: tuple[str, ...],
     operations: tuple[str, ...],
     origins: tuple[str, ...],
+    metadata: tuple[str, ...],
     scopes: tuple[str, ...],
     as_json: bool,
     data_dir: Path,
@@ -70,6 +74,8 @@ def mint(
     body |= {field: list(values) for field, values in narrowing.items() if values}
     if team is not None:
         body["team"] = team
+    if metadata:
+        body["metadata"] = dict(map(_annotation, metadata))
     if expires_in is not None:
         body["expires_in_seconds"] = seconds(expires_in)
     minted = ControlPlane.find(os.environ, data_dir).json("POST", "/api/v1/tokens", body=body)
@@ -138,6 +144,13 @@ def seconds(text: str) -> int:
     if found is None:
         raise click.BadParameter(f"{text!r} is not a time; write a number and s, m, h or d, for example 12h.")
     return int(found.group(1)) * _UNITS[found.group(2) or "s"]
+
+
+def _annotation(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE.", param_hint="--metadata")
+    return key, value
 
 
 def _show_minted(minted: Any, as_json: bool) -> None:  # Any: JSON

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -13,11 +15,13 @@ import wave
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from glottis import first_voice
 from tests.kit.recogniser import Recogniser, pcm, word_error_rate
 from tests.kit.stack import RunningStack, stack_in_a_folder
+from tests.kit.usage import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -118,6 +122,29 @@ def test_the_printed_program_runs_as_it_is_printed(demo: RunningStack) -> None:
         audio, rate = file.readframes(file.getnframes()), file.getframerate()
     heard = Recogniser.shared().heard(pcm(audio), rate)
     assert word_error_rate([("Hello from your own gateway.", heard)]) <= 0.05
+
+
+@pytest.mark.usefixtures("counted")
+def test_what_a_token_says_of_its_calls_is_reported_over_what_a_call_says(demo: RunningStack) -> None:
+    asked = {"principal": "user:ada", "metadata": {"project": "ivr"}}
+    minted = demo.control_plane.json("POST", "/api/v1/tokens", body=asked)
+    body = {
+        "model_id": "kokoro-82m",
+        "transcript": "Whose call is this?",
+        "voice": {"mode": "id", "id": "af_heart"},
+        "output_format": {"container": "wav", "encoding": "pcm_s16le", "sample_rate": 24000},
+    }
+    told = {"X-API-Key": minted["token"], "X-Glottis-Metadata": '{"project": "another", "call": "17"}'}
+    trusted = ssl.create_default_context(cafile=demo.authority)
+    answer = httpx.post(f"{demo.base_url}/tts/bytes", json=body, headers=told, verify=trusted, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text
+
+    async def is_reported() -> bool:
+        rows = demo.usage(("by", "metadata.project,metadata.call"), ("metadata.call", "17"))
+        found = [(row["metadata.project"], row["metadata.call"], row["units"].get("characters")) for row in rows]
+        return found == [("ivr", "17", 19)]
+
+    asyncio.run(until(is_reported, "the call to be reported as that of its token's project", 30))
 
 
 @pytest.mark.usefixtures("counted")

@@ -110,6 +110,28 @@ async def test_a_token_that_may_only_read_changes_nothing(control_plane: Running
         assert (answer.status_code, answer.json()["detail"]) == (403, "This token lacks the scope write.")
 
 
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"metadata": {str(number): "" for number in range(33)}}, "metadata"),
+        ({"metadata": {"": "ivr"}}, "metadata"),
+        ({"metadata": {"k" * 65: "ivr"}}, "metadata"),
+        ({"metadata": {"project": "x" * 129}}, "metadata"),
+        ({"metadata": {"project": "a\u0000"}}, "metadata"),
+        ({"metadata": {"project": 7}}, "metadata"),
+        ({"metadata": {str(number): "é" * 128 for number in range(32)}}, "metadata"),
+        ({"metadata": {"project": "ivr"}, "audience": "glottis-api"}, "audience"),
+    ],
+)
+async def test_annotations_that_a_gateway_would_not_take_are_not_minted(
+    control_plane: RunningControlPlane, asked: dict[str, Any], field: str
+) -> None:
+    async with control_plane.client() as client:
+        answer = await client.post("/tokens", json={"principal": "user:ada", **asked})
+        assert (answer.status_code, answer.json()["errors"][0]["field"].partition(".")[0]) == (422, field)
+        assert [token["audience"] for token in (await client.get("/tokens")).json()["items"]] == ["glottis-api"]
+
+
 async def test_the_last_owner_stays_one(control_plane: RunningControlPlane) -> None:
     async with control_plane.client() as client:
         answer = await client.patch("/users/ada", json={"role": "member"}, headers={"If-Match": "*"})

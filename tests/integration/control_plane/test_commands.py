@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.kit.control_plane import RunningControlPlane
 
@@ -164,6 +166,29 @@ async def test_a_token_is_minted_listed_and_revoked(control_plane: RunningContro
     assert out.strip() not in listed
     status, _, err = await run(control_plane, "tokens", "revoke", minted["id"], folder=tmp_path)
     assert (status, err) == (0, f"Revoked {minted['id']}.\n")
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return claims
+
+
+async def test_a_token_carries_the_annotations_that_it_was_minted_with(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    annotated = ("--metadata", "project=ivr", "--metadata", "note=a=b")
+    status, out, err = await run(control_plane, "tokens", "mint", "--user", "ada", *annotated, folder=tmp_path)
+    assert status == 0, err
+    assert claims_of(out.strip())["glottis_metadata"] == {"project": "ivr", "note": "a=b"}
+    status, listed, _ = await run(control_plane, "tokens", "list", "--user", "ada", "--json", folder=tmp_path)
+    minted = next(token for token in json.loads(listed) if token["audience"] == "glottis")
+    assert minted["metadata"] == {"project": "ivr", "note": "a=b"}
+    status, out, err = await run(control_plane, "tokens", "rotate", minted["id"], folder=tmp_path)
+    assert status == 0, err
+    assert claims_of(out.strip())["glottis_metadata"] == {"project": "ivr", "note": "a=b"}
+    status, _, err = await run(control_plane, "tokens", "mint", "--user", "ada", "--metadata", "project", folder=tmp_path)
+    assert (status, "'project' is not KEY=VALUE." in err) == (2, True)
 
 
 async def test_a_refusal_is_two_sentences_and_status_2(control_plane: RunningControlPlane, tmp_path: Path) -> None:
