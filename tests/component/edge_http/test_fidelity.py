@@ -8,7 +8,7 @@ import pytest
 
 from contracts.snapshot import Grant
 from policy.providers.profile import OPERATIONS
-from tests.doubles.cartesia import EVENTS, WAV, CartesiaDouble, Connection, Received, answers
+from tests.doubles.cartesia import EVENTS, WAV, CartesiaDouble, Connection, Received, answers, dead_origin
 from tests.kit.edge import CREDENTIAL, JSON_BODY, Client, Edge, alice, edge, request, speak, workspace_at
 
 LLHTTPS_METHODS = frozenset(
@@ -296,6 +296,20 @@ async def test_a_doubled_slash_after_the_mount_is_collapsed_and_trailing_slashes
         assert (await client.answer()).status == 200
 
     assert [received.target for received in double.requests] == ["/voices/", "/voices/", "/voices", "/voices/"]
+
+
+async def test_no_proxy_variable_is_followed_and_no_cookie_kept(
+    client: Client, double: CartesiaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dead_origin() as nobody:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, nobody)
+        for _ in range(2):
+            await client.send(request("GET", "/cartesia/voices", "X-Double: two-cookies"))
+
+            assert (await client.answer()).all(b"Set-Cookie") == [b"a=1", b"b=2"]
+
+    assert [received.one("Cookie") for received in double.requests] == [None, None]
 
 
 async def test_early_hints_are_passed_on(client: Client) -> None:

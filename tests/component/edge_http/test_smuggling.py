@@ -85,12 +85,14 @@ async def test_bare_line_feeds_are_refused_at_once(client: Client) -> None:
     assert (await client.answer(seconds=2)).status == 400
 
 
-async def test_chunk_extensions_do_not_travel(client: Client, double: CartesiaDouble) -> None:
+async def test_chunk_extensions_and_trailers_do_not_travel(client: Client, double: CartesiaDouble) -> None:
     chunk = b'%x;a=1;b="\r\n' % len(JSON_BODY)
-    await client.send(speak("Transfer-Encoding: chunked", body=b"") + chunk + JSON_BODY + b"\r\n0;x\r\n\r\n")
+    await client.send(speak("Transfer-Encoding: chunked", body=b"") + chunk + JSON_BODY + b"\r\n0;x\r\nX-Sum: 1\r\n\r\n")
 
     assert (await client.answer()).status == 200
+    assert double.requests[0].body == JSON_BODY
     assert b";" not in double.requests[0].raw_body
+    assert b"X-Sum" not in double.connections[0].received
 
 
 async def test_a_body_that_looks_like_a_request_stays_a_body(client: Client, double: CartesiaDouble) -> None:
