@@ -126,6 +126,7 @@ def _embedded(stack: Stack) -> list[Part]:
             prepare=stack.nats.prepare,
             is_ready=lambda: stack.nats.is_ready(control_plane_seed, ROLES["control-plane"]),
             port=stack.ports.nats,
+            stuck=_nats_stuck,
         ),
         Part(
             name="clickhouse",
@@ -169,6 +170,13 @@ def _kokoro(stack: Stack) -> Part:
         ready_seconds=_KOKORO_READY_SECONDS,
         note="preparing the speech model" if not Path(cache).exists() else "loading the speech model",
     )
+
+
+def _nats_stuck(line: str) -> str | None:
+    # A stream that met a full disk takes nothing any more, also when there is space again, until the server starts anew.
+    if "critical write error" not in line.lower():
+        return None
+    return "cannot write to its disk, and is started anew until it can: free some space (what is used meanwhile is kept)"
 
 
 def _kokoro_progress(line: str) -> str | None:

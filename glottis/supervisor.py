@@ -56,6 +56,7 @@ class Part:
     runs_once: a job (migrations) that must end with status 0 before the next part starts.
     starts_first: started before everything else, waited for at its place: it needs nobody and takes long.
     progress: what a line of its output says to people who wait for it, None for most lines.
+    stuck: what a line of its output says it cannot do until it is started anew, None for most lines; it is ended then.
     ready_seconds: how long it may take to be ready; stop_seconds: how long it may drain.
     note: what it is doing while it starts, for people who wait.
     """
@@ -69,6 +70,7 @@ class Part:
     runs_once: bool = False
     starts_first: bool = False
     progress: Callable[[str], str | None] = _says_nothing
+    stuck: Callable[[str], str | None] = _says_nothing
     ready_seconds: float = 60.0
     stop_seconds: float = 15.0
     note: str = ""
@@ -219,16 +221,19 @@ class Supervisor:
             if len(rest) > _LONGEST_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
             for line in lines:
-                self._output(child, line)
+                self._output(child, process, line)
         if rest:
-            self._output(child, rest)
+            self._output(child, process, rest)
 
-    def _output(self, child: _Child, line: bytes) -> None:
+    def _output(self, child: _Child, process: asyncio.subprocess.Process, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\r")
         child.last_lines.append(text)
         self._console.output(child.part.name, text)
         if said := child.part.progress(text):
             self._console.progress(child.part.name, said)
+        if (said := child.part.stuck(text)) and process.returncode is None:
+            self._console.event(child.part.name, said, is_bad=True)
+            _signal(process.pid, child.stop_signal)
 
     async def _stop_all(self) -> None:
         for child in reversed(self._children):

@@ -229,6 +229,29 @@ async def test_a_killed_part_is_started_again_and_its_preparation_repeated(stage
     assert "ended with signal 9 (SIGKILL); starting it again in 0.5 s" in stage.screen.getvalue()
 
 
+async def test_a_part_that_says_that_it_is_stuck_is_ended_and_started_again(stage: Stage) -> None:
+    stuck_once = """
+        import os, pathlib, signal, sys, time
+        starts = pathlib.Path(sys.argv[2] + ".starts")
+        starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+        pathlib.Path(sys.argv[2] + ".server").write_text(str(os.getpid()))
+        if len(starts.read_text()) == 1:
+            print("the disk is full", flush=True)
+        while True:
+            time.sleep(60)
+    """
+
+    async def until_started_again() -> None:
+        await until(lambda: (stage.folder / "journal.starts").read_text() == "xx")
+
+    await stage.run(
+        stage.part("server", stuck_once, stuck=lambda line: "cannot write" if line == "the disk is full" else None),
+        once_up=until_started_again,
+    )
+
+    assert "server | cannot write\n" in stage.screen.getvalue()
+
+
 async def test_the_other_parts_keep_running_while_one_is_started_again(stage: Stage) -> None:
     async def kill_it_once() -> None:
         other, first = stage.pid("other"), stage.pid("server")

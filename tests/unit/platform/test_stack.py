@@ -78,6 +78,14 @@ def test_the_readiness_of_every_part_that_stays_is_that_of_its_own_listener(tmp_
     }
 
 
+def test_a_bus_whose_stream_met_a_full_disk_is_stuck(tmp_path: Path) -> None:
+    [nats] = [part for part in parts(prepared(tmp_path)) if part.name == "nats"]
+    full = "[1] 2026/11/30 06:01:13 [ERR] Filestore [GLOTTIS_SPANS] Critical write error: write 5.blk: no space left on device"
+
+    assert nats.stuck("[1] 2026/11/30 06:01:12 [INF] Server is ready") is None
+    assert "free some space" in str(nats.stuck(full))
+
+
 def test_the_workspace_is_made_on_the_first_run_only(tmp_path: Path) -> None:
     stack = prepared(tmp_path)
     note_workspace_applied(tmp_path)
