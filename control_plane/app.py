@@ -5,6 +5,7 @@ The only place that knows every slice. `create_app` does no I/O; what needs the 
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,7 +51,10 @@ from control_plane.workspaces import api as workspaces
 
 log = structlog.get_logger(__name__)
 
-_LARGEST_BODY_BYTES = 64 * 1024 * 1024
+_LARGEST_BODY_BYTES = 4 * 1024 * 1024
+_LARGEST_FILE_BYTES = 64 * 1024 * 1024
+"""of a request whose body is a workspace file, from somebody whom we gave a token: reading it holds the loop for seconds"""
+_TAKES_FILES = "/api/v1/apply"
 _HOUSEKEEPING_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 SCHEMA_REVISION = "0005"
@@ -114,8 +118,21 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     _add_operations(app, database, publisher, registry)
     _add_problem_answers(app)
     _describe_problems(app)
-    app.add_middleware(_Edge, registry=registry, new_id=new_id)
+    app.add_middleware(_Edge, registry=registry, new_id=new_id, may_send_file=functools.partial(_may_send_file, app))
     return app
+
+
+async def _may_send_file(app: FastAPI, scope: Scope) -> bool:
+    """Tell whether a request whose body is still coming takes a workspace file from somebody who has an API token."""
+    if scope["path"] != _TAKES_FILES:
+        return False
+    header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, token = header.decode("latin-1").partition(" ")
+    try:
+        await app.state.authenticate(token.strip() if scheme.lower() == "bearer" else "", scope["state"]["request_id"])
+    except Problem as problem:
+        return problem.reason != "unauthenticated"  # the database is away: the route says so
+    return True
 
 
 async def _first_keys(issuer: token_service.TokenIssuer, clock: Callable[[], float]) -> None:
@@ -245,9 +262,16 @@ def _problem_answer(request: Request, problem: Problem) -> Response:
 class _Edge:
     """Around every request: its id, its size limit, its log line and its metrics. Answers are streamed through untouched."""
 
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        registry: CollectorRegistry,
+        new_id: Callable[[], str],
+        may_send_file: Callable[[Scope], Awaitable[bool]],
+    ) -> None:
         self._app = app
         self._new_id = new_id
+        self._may_send_file = may_send_file
         self._requests = Counter("glottis_api_requests_total", "API requests", ["method", "status"], registry=registry)
         self._seconds = Histogram("glottis_api_request_seconds", "API request durations", registry=registry)
 
@@ -260,12 +284,15 @@ class _Edge:
         started = time.perf_counter()
         status = 500
         received = 0
+        most = _LARGEST_BODY_BYTES
 
         async def limited() -> Message:
-            nonlocal received
+            nonlocal received, most
             message = await receive()
             received += len(message.get("body", b""))
-            if received > _LARGEST_BODY_BYTES:
+            if received > most == _LARGEST_BODY_BYTES and await self._may_send_file(scope):
+                most = _LARGEST_FILE_BYTES
+            if received > most:
                 raise HTTPException(413)
             return message
 

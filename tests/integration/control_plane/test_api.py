@@ -472,3 +472,17 @@ async def test_a_time_without_a_zone_is_utc(control_plane: RunningControlPlane, 
         monkeypatch.undo()
         time.tzset()
     assert entry["effective_ms"] == 1_798_761_600_000
+
+
+async def test_only_somebody_with_a_token_may_send_a_large_file(control_plane: RunningControlPlane) -> None:
+    large = b'{"document": {"version": 1, "teams": "%s"}}' % (b"a" * 5_000_000)
+    json = {"Content-Type": "application/json"}
+    for token, path, status, reason in (
+        ("", "/apply", 413, "too_large"),
+        ("not.a.token", "/apply", 413, "too_large"),
+        (control_plane.token, "/teams", 413, "too_large"),
+        (control_plane.token, "/apply", 422, "invalid_workspace_file"),
+    ):
+        async with control_plane.client(token) as client:
+            answer = await client.post(path, content=large, headers=json)
+        assert (answer.status_code, answer.json()["reason"]) == (status, reason), (token, path)
