@@ -110,7 +110,7 @@ def test_no_text_of_a_sentences_length_holds_the_worker_for_long(phonemizer: Mis
     # misaki alone takes half a minute for 240 characters of "1/1/1/": one caller could have silenced all others.
     began = time.process_time()
     phonemizer.words((pattern * 240)[:240], language="en", british=False)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5
 
 
 def test_numbers_beyond_all_names_are_read_as_digits(phonemizer: MisakiPhonemizer) -> None:
