@@ -68,6 +68,8 @@ class Facts:
     """of the audio sent, where the query names it: what turns bytes into milliseconds"""
     output: Any = None
     """what the audio asked for is to be (`output_format`), as it stands in JSON (Any: not checked); see policy.audio"""
+    is_control: bool = False
+    """a message about the others of its socket, by its `type` (the endpoint's `control_types`)"""
 
     def saying(self, transcript: str, characters: int, context_id: str | None) -> "Facts":
         """Return the facts of a message that differs in its text, which is not blank, and its context alone."""

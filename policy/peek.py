@@ -40,6 +40,7 @@ class _Plan:
     text: str | None
     voice: str | None
     output: str | None
+    controls: tuple[str, ...]
     keys: frozenset[str]
     folded: frozenset[str]
     literals: tuple[bytes, ...]
@@ -100,6 +101,7 @@ def _plan_of(endpoint: Endpoint) -> _Plan:
             endpoint.text_key,
             endpoint.voice_key,
             endpoint.output_key,
+            endpoint.control_types,
             keys,
             frozenset(key.casefold() for key in keys),
             tuple(b'"%b"' % key.encode() for key in sorted(keys)),
@@ -247,6 +249,7 @@ def _facts(members: dict[str, Any], plan: _Plan) -> Facts | Unjudgeable:
         None,
         None,
         _output(members, plan),
+        get("type") in plan.controls,
     )
 
 

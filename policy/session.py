@@ -586,6 +586,9 @@ class Session:
                 context.ends_by = now + self._limits.cancelled_seconds
             out.append(ToUpstream(raw))
             return
+        if not heard.speaks and heard.facts.is_control:
+            out.append(ToUpstream(raw))
+            return
         verdict = self._verdict(heard, context is None, now)
         if isinstance(verdict, Refusal):
             # A context that was never opened may still be.

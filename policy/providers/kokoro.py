@@ -50,6 +50,7 @@ PROFILE = Profile(
             takes_only_model=True,
             text_key="text",
             voice_key="voice",
+            control_types=("cancel", "close"),
             output_key="sample_rate",
             metering="characters",
         ),

@@ -57,6 +57,8 @@ class Endpoint:
     """the JSON key or form field that holds the text to speak"""
     voice_key: str | None = None
     """the JSON key or form field that names the voice"""
+    control_types: tuple[str, ...] = ()
+    """what `type` says in a socket's messages that are about the others and say nothing themselves"""
     output_key: str | None = None
     """the JSON key that says what the audio is to be, or the stem of the form fields that do; see `policy.peek`"""
     file_key: str | None = None

@@ -12,6 +12,16 @@ TTS = cartesia.TTS_WEBSOCKET
 INVOCATIONS = kokoro.PROFILE.endpoints[0]
 
 
+CONTAINER_SOCKET = kokoro.PROFILE.endpoints[1]
+
+
+@pytest.mark.parametrize("kind", ["close", "cancel", "synthesize", None, ["close"], {"close": 1}, 1])
+def test_a_containers_message_about_others_is_told_by_its_type(kind: object) -> None:
+    found = facts_of_json(json.dumps({"type": kind}).encode(), CONTAINER_SOCKET)
+    assert isinstance(found, Facts)
+    assert (found.is_control, found.speaks) == (kind in ("close", "cancel"), False)
+
+
 def facts(body: bytes | str) -> Facts:
     found = facts_of_json(body.encode() if isinstance(body, str) else body, TTS)
     assert isinstance(found, Facts), found

@@ -398,6 +398,29 @@ def test_the_containers_own_socket_ends_each_text_and_says_how_long_it_was() -> 
     ]
 
 
+@pytest.mark.parametrize("kind", ["cancel", "close"])
+def test_what_the_containers_socket_is_told_about_its_texts_passes_and_costs_nothing(kind: str) -> None:
+    played = Played(b"/kokoro/invocations-bidirectional-stream", snapshot=voice_workspace())
+    for message in (text(text="Hello.", request_id="m1"), text(type=kind), text(type=kind, request_id="m1")):
+        played.client(message)
+    assert played.to_upstream == text(text="Hello.", request_id="m1") + text(type=kind) + text(type=kind, request_id="m1")
+    assert (played.errors(), len(played.contexts)) == ([], 0)
+
+
+def test_a_text_is_judged_and_counted_whatever_its_type_says() -> None:
+    played = Played(b"/kokoro/invocations-bidirectional-stream", snapshot=voice_workspace())
+    played.client(text(type="cancel", text="Hello."))
+    played.provider(says(type="synthesis_complete", request_id="unknown", cancelled=True, total_duration_s=0))
+    [context] = played.contexts
+    assert (context.outcome, context.tally.final(context.outcome, 0).totals["characters"]) == ("cancelled", 6)
+
+
+def test_a_control_of_the_container_says_nothing_on_cartesias_socket() -> None:
+    played = Played().client(text(type="cancel"))
+    assert not played.to_upstream
+    assert [error["error_code"] for error in played.errors()] == ["model_missing"]
+
+
 def ended_stt(*said: bytes) -> Played:
     """A recognition of one second that heard this, at its end."""
     played = stt().client(client_frame(frames.BINARY, bytes(32_000)))
