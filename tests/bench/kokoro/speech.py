@@ -298,12 +298,14 @@ def transport_figures(runs: int, targets: Targets) -> None:
     )
 
 
-def listening(direct: Direct, targets: Targets) -> None:
+def listening(direct: Direct, targets: Targets, *, all_engines: bool) -> None:
     recogniser = Recogniser.shared()
     chosen = getattr(direct.engine, "precision", "of the graph")
-    engines = {chosen: direct.engine} | {name: direct.load(name) for name in PRECISIONS if name != chosen}
+    engines = {chosen: direct.engine}
+    if all_engines:
+        engines |= {name: direct.load(name) for name in PRECISIONS if name != chosen} | torch_engine(direct)
     ways = {"one shot": False, "in windows": True}
-    for name, engine in (engines | torch_engine(direct)).items():
+    for name, engine in engines.items():
         # torch has no windows: one run of a GPU is shorter than a window's gain.
         for way, is_urgent in ways.items() if name != "torch" else (("one shot", False),):
             pairs = []
@@ -365,7 +367,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6, help="of each figure (default 6)")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part alone; may be repeated")
     parser.add_argument("--memory", type=int, default=100, help="utterances of the memory figure (default 100)")
-    parser.add_argument("--precision", choices=tuple(HALVES), help="instead of the self-test's choice")
+    parser.add_argument("--precision", choices=tuple(HALVES), help="this one alone, instead of the self-test's choice")
     options = parser.parse_args()
     parts = options.only or PARTS
     # The server's log lines would stand in the middle of the tables.
@@ -383,7 +385,7 @@ def main() -> None:
         "engine": lambda: engine_figures(direct, options.runs, targets),
         "server": lambda: through_the_server(settings, direct, options.runs, targets),
         "transport": lambda: transport_figures(options.runs, targets),
-        "listening": lambda: listening(direct, targets),
+        "listening": lambda: listening(direct, targets, all_engines=options.precision is None),
         "memory": lambda: memory(direct, options.memory, targets),
     }
     for part in PARTS:
