@@ -56,6 +56,7 @@ MODULES: Final = (
     "gateway/edge/http_relay.py",
     "gateway/edge/masking.py",
     "gateway/edge/protocol.py",
+    "gateway/edge/turn.py",
     "gateway/edge/websocket_relay.py",
     "gateway/state/credentials.py",
     "gateway/state/snapshot.py",

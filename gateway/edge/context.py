@@ -12,6 +12,7 @@ from typing import Protocol
 
 from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer
+from gateway.edge.turn import Turn
 from gateway.tasks import Tasks
 from gateway.upstream.upstreams import Upstreams
 from policy.decide import Caller, Route, World
@@ -201,4 +202,6 @@ class EdgeContext:
     """counts the open sessions of single-use tokens; None: this pod cannot, and refuses such tokens"""
     open: OpenExchanges = field(default_factory=OpenExchanges)
     addresses: Addresses = field(default_factory=Addresses)
+    turn: Turn = field(default_factory=Turn)
+    """what the event loop does when it has read what there is to read"""
     is_draining: bool = False

@@ -76,6 +76,7 @@ class Relay(asyncio.Protocol):
         "_is_over",
         "_is_redialling",
         "_is_upstream_full",
+        "_is_waiting",
         "_key",
         "_lease",
         "_opening",
@@ -84,7 +85,10 @@ class Relay(asyncio.Protocol):
         "_settled",
         "_ticks",
         "_timer",
+        "_to_client",
+        "_to_upstream",
         "_transport",
+        "_turn",
         "_upstream",
         "_upstream_watch",
         "_upstream_write",
@@ -113,6 +117,10 @@ class Relay(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._client_write: _Write = transport.write
         self._upstream_write: _Write = _discard
+        self._turn = context.turn
+        self._to_client: list[bytes] = []
+        self._to_upstream: list[bytes] = []
+        self._is_waiting = False  # for the end of a turn
         self._client_watch = Watch(now)
         self._upstream_watch = Watch(now)
         self._is_client_full = self._is_upstream_full = False
@@ -161,7 +169,7 @@ class Relay(asyncio.Protocol):
             return
         commands = session.from_client(data, self._clock())
         if commands is FORWARD:
-            self._upstream_write(data)
+            self._send_upstream(data)
         elif commands:
             self._run(commands)
 
@@ -212,7 +220,7 @@ class Relay(asyncio.Protocol):
         session = cast(Session, self._session)  # the provider's protocol is set after the session
         commands = session.from_upstream(data, self._clock())
         if commands is FORWARD:
-            self._client_write(data)
+            self._send_client(data)
         elif commands:
             self._run(commands)
 
@@ -485,30 +493,61 @@ class Relay(asyncio.Protocol):
     def _run(self, commands: list[does.Command]) -> None:
         recorder = self._context.recorder
         for command in commands:
-            if type(command) is does.ToUpstream:
-                self._upstream_write(command.data)
-            elif type(command) is does.ToClient:
-                self._client_write(command.data)
-            elif type(command) is does.Record:
+            if isinstance(command, does.ToUpstream):
+                self._send_upstream(command.data)
+            elif isinstance(command, does.ToClient):
+                self._send_client(command.data)
+            elif isinstance(command, does.Record):
                 recorder.admit(command.tally, int(self._clock() * 1000))
-            elif type(command) is does.SettleContext:
+            elif isinstance(command, does.SettleContext):
                 recorder.settle_context(command.context)
-            elif type(command) is does.EndClient:
+            elif isinstance(command, does.EndClient):
                 self._end_client()
-            elif type(command) is does.EndUpstream:
+            elif isinstance(command, does.EndUpstream):
                 self._end_upstream()
-            elif type(command) is does.Redial:
+            elif isinstance(command, does.Redial):
                 self._redial(command.route)
-            elif type(command) is does.Alert:
+            elif isinstance(command, does.Alert):
                 _log.error(command.what, request_id=self.request_id)
             else:
                 self._finish()
 
+    def _send_client(self, data: bytes) -> None:
+        self._to_client.append(data)
+        self._has_written(len(data))
+
+    def _send_upstream(self, data: bytes) -> None:
+        self._to_upstream.append(data)
+        self._has_written(len(data))
+
+    def _has_written(self, size: int) -> None:
+        """See that what was written leaves at the end of the loop's turn, or sooner if much waits."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._turn.at_its_end(self._flush)  # made for each turn: kept, it would be a cycle
+        self._turn.grew(size)
+
+    def _flush(self) -> None:
+        """Write what was to be written in this turn of the loop."""
+        self._is_waiting = False
+        waiting = self._to_upstream
+        if waiting:
+            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            waiting.clear()
+            self._upstream_write(data)
+        waiting = self._to_client
+        if waiting:
+            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            waiting.clear()
+            self._client_write(data)
+
     def _end_client(self) -> None:
+        self._flush()
         self._client_write = _discard
         _end_writing(self._transport)
 
     def _end_upstream(self) -> None:
+        self._flush()
         self._upstream_write = _discard
         if self._upstream is not None:
             _end_writing(self._upstream.transport)
@@ -522,6 +561,7 @@ class Relay(asyncio.Protocol):
             self._timer.cancel()
         if self._opening is not None:
             self._opening.cancel()
+        self._flush()
         self._client_write = self._upstream_write = _discard
         self._run(session.finished(self._clock()))
         self._leave()
@@ -539,6 +579,7 @@ class Relay(asyncio.Protocol):
     def _redial(self, route: Route) -> None:
         self._is_redialling = True
         self._transport.pause_reading()
+        self._flush()
         self._upstream_write = _discard
         if self._upstream is not None:
             self._upstream.detach()
