@@ -74,6 +74,7 @@ class Said(msgspec.Struct):
 
 _LONG: Final = 512
 """bytes; a message over it is worth a look for its audio first"""
+_USUAL_AUDIO: Final = b'"data":"'
 _AUDIO: Final = re.compile(rb'"data"\s*:\s*"')
 _MOST_SECONDS: Final = 1_000_000
 
@@ -102,10 +103,13 @@ def _without_audio(payload: bytes) -> tuple[bytes, int]:
     be escaped), and what follows it up to the next quote, which no backslash precedes, is its value. So the two texts differ
     in nothing else.
     """
-    found = _AUDIO.search(payload, 0, _LONG)
-    if found is None:
-        return payload, 0
-    begin = found.end()
+    # The usual spelling first: a pattern looks at each character.
+    begin = payload.find(_USUAL_AUDIO, 0, _LONG) + len(_USUAL_AUDIO)
+    if begin < len(_USUAL_AUDIO):
+        found = _AUDIO.search(payload, 0, _LONG)
+        if found is None:
+            return payload, 0
+        begin = found.end()
     end = payload.find(b'"', begin)
     if end < 0 or payload.find(b"\\", begin, end) >= 0:
         return payload, 0
@@ -206,16 +210,12 @@ class Contexts:
         """Return what a refused message settles as: a context of its own that cost nothing, with the reason as answered."""
         session = self._session
         session.contexts_refused += 1
-        return SettledContext(
-            session,
-            Tally(self._next_key(), route.attribution, self._pod),
-            now,
-            outcome="refused",
-            reason=refusal.reason,
-            ended_at=now,
-            model=facts.model or route.model,
-            voice=facts.voice or "",
-        )
+        tally = Tally(self._next_key(), route.attribution, self._pod)
+        settled = SettledContext(session, tally, now, facts.model or route.model, facts.voice or "")
+        settled.outcome = "refused"
+        settled.reason = refusal.reason
+        settled.ended_at = now
+        return settled
 
     def _next_key(self) -> str:
         """Return the key of the next context; refused ones are numbered with the others."""
@@ -228,7 +228,7 @@ class Contexts:
         session.contexts += 1
         metadata = dict(route.metadata) if route.metadata else None
         tally = Tally(self._next_key(), route.attribution, self._pod, metadata)
-        settled = SettledContext(session, tally, now, model=route.model, voice=voice)
+        settled = SettledContext(session, tally, now, route.model, voice)
         context = Context(context_id, route, settled, audio_rate)
         if context_id is None:
             self._anonymous.append(context)

@@ -21,6 +21,9 @@ _MOST_MISSES: Final = 16
 _LONGEST_KEPT: Final = 4096
 """bytes of a message without its text; longer ones are rare and are read whole"""
 _LONGEST_NAME: Final = 256
+_COLON: Final = 0x3A
+_QUOTE: Final = 0x22
+_SPACE: Final = 0x20
 _A_TEXT: Final = "a text that nobody sent"
 _A_CONTEXT: Final = "a-context-that-nobody-has"
 
@@ -55,8 +58,8 @@ class _Sought:
             return 0, 0, ""
         # As serialisers write it: a few searches in place of a pattern, which looks at each character.
         at += self._key_bytes
-        begin = at + 3 if payload[at : at + 2] == b": " else at + 2
-        if payload[at : at + 1] == b":" and payload[begin - 1 : begin] == b'"':
+        begin = _value_at(payload, at)
+        if begin:
             end = payload.find(b'"', begin)
             if end > begin and payload.find(b"\\", begin, end) < 0:
                 try:
@@ -72,6 +75,16 @@ class _Sought:
             return found.start(1), found.end(1), found[1].decode()
         except UnicodeDecodeError:
             return 0, 0, ""
+
+
+def _value_at(payload: bytes, at: int) -> int:
+    """Return where the string begins whose key ended at an offset, if it is written as serialisers do; else 0."""
+    if at + 2 < len(payload) and payload[at] == _COLON:
+        if payload[at + 1] == _QUOTE:
+            return at + 2
+        if payload[at + 1] == _SPACE and payload[at + 2] == _QUOTE:
+            return at + 3
+    return 0
 
 
 _sought = cache(_Sought)

@@ -6,7 +6,6 @@ at its end. Both know no clock and no storage. Read next: `policy.journal` (open
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from contracts.events import Attribution, Outcome, UsageEvent
@@ -53,6 +52,11 @@ class Tally:
         """Tell whether a first delta was made, that is, whether the spool holds this key open."""
         return self._seq > 0
 
+    @property
+    def events(self) -> int:
+        """Return how many events were made so far."""
+        return self._seq
+
     def add(self, unit: str, quantity: int) -> None:
         """Count a quantity, in the unit's own measure (see contracts.events.UNITS)."""
         self._totals[unit] = self._totals.get(unit, 0) + quantity
@@ -70,9 +74,10 @@ class Tally:
         units = self._since(self._totals)
         return self._event(now_ms, units) if units else None
 
-    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None) -> UsageEvent:
+    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None, says_all: bool = False) -> UsageEvent:
         """Return the last event, with totals.
 
+        says_all: its units are those of all the key's events, because those before are not told to anyone.
         is_owed: None decides by the outcome; True keeps the count of an exchange that failed after its text had left, and
         without the provider's own word for it; False takes back what the provider answered with an error, however that
         ended. What is not owed is taken back by a negative delta, so that the events add up to nothing.
@@ -80,6 +85,8 @@ class Tally:
         if is_owed is None:
             is_owed = outcome not in FREE_OUTCOMES
         owed = dict(self._totals) if is_owed else {}
+        if says_all:
+            self._published = {}
         return self._event(now_ms, self._since(owed), owed, outcome)
 
     def _since(self, totals: Mapping[str, int]) -> dict[str, int]:
@@ -159,6 +166,8 @@ class Settled:
     traceparent: bytes | None = None
     tracestate: bytes = b""
     peer: str = ""
+    trace: "object" = None
+    """which trace it belongs to, once the recorder has read the two headers; a session asks for each context"""
 
     outcome: Outcome = "completed"
     reason: str = ""
@@ -210,14 +219,12 @@ class Settled:
             setattr(self, name, value)
 
 
-@dataclass(slots=True)
 class SettledContext:
-    """One context of a multiplexed socket, at its end. Times are Unix seconds, 0.0 means never."""
+    """One context of a multiplexed socket, at its end. Times are Unix seconds, 0.0 means never.
 
-    session: Settled
-    tally: Tally
-    started_at: float
-    """its first message was admitted"""
+    `transcript` is for the keyed hash alone.
+    """
+
     outcome: Outcome = "completed"
     reason: str = ""
     is_owed: bool | None = None
@@ -226,7 +233,13 @@ class SettledContext:
     first_audio_at: float = 0.0
     ended_at: float = 0.0
     largest_audio_gap: float = 0.0
-    model: str = ""
-    voice: str = ""
     characters: int = 0
-    transcript: str = field(default="", repr=False)
+    transcript: str = ""
+
+    def __init__(self, session: Settled, tally: Tally, started_at: float, model: str = "", voice: str = "") -> None:
+        """started_at: when its first message was admitted."""
+        self.session = session
+        self.tally = tally
+        self.started_at = started_at
+        self.model = model
+        self.voice = voice

@@ -9,14 +9,14 @@ from typing import Final
 
 import structlog
 
-from contracts.events import UsageEvent
+from contracts.events import Outcome
 from contracts.secret import Secret
 from gateway.telemetry.hashing import KeyedHash
 from gateway.telemetry.logs import Fields
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.spans import SpanRecords
 from gateway.telemetry.spool import Sink
-from gateway.telemetry.trace import context_of, is_sampled
+from gateway.telemetry.trace import TraceContext, context_of, is_sampled
 from policy.usage import Settled, SettledContext, Tally
 
 _log = structlog.get_logger("gateway.exchange")
@@ -28,6 +28,15 @@ _ANONYMOUS_SPANS_A_SECOND: Final = 10
 def _milliseconds(seconds: float) -> float:
     """Return milliseconds with one decimal; `round` takes several times as long, thrice an exchange."""
     return int(seconds * 10_000 + 0.5) / 10
+
+
+def _trace_of(settled: Settled) -> TraceContext:
+    """Return an exchange's trace context; it is kept there, because a session's contexts all ask for it."""
+    known = settled.trace
+    if isinstance(known, TraceContext):
+        return known
+    settled.trace = trace = context_of(settled.traceparent, settled.tracestate, settled.request_id)
+    return trace
 
 
 def _log_line(event: str, fields: Fields) -> None:
@@ -67,14 +76,6 @@ class Recorder:
         if event is not None:
             self._sink.offer_usage(event)
 
-    def usage(self, event: UsageEvent) -> None:
-        """Keep a usage event, and count it if it is final."""
-        self._sink.offer_usage(event)
-        if event.is_final:
-            provider, add = event.to.provider, self._metrics.usage.add
-            for unit, quantity in event.totals.items():
-                add((provider, unit), quantity)
-
     def settle(self, settled: Settled) -> None:
         """End an exchange: its usage, its spans, metrics, one log line. To be called once."""
         try:
@@ -93,9 +94,9 @@ class Recorder:
 
     def _settle(self, settled: Settled) -> None:
         if settled.tally is not None:
-            self.usage(settled.tally.final(settled.outcome, int(settled.ended_at * 1000), is_owed=settled.is_owed))
+            self._close(settled.tally, settled.outcome, settled.ended_at, settled.is_owed)
         workspace = settled.caller.workspace if settled.caller is not None else ""
-        trace = context_of(settled.traceparent, settled.tracestate, settled.request_id)
+        trace = _trace_of(settled)
         transcript_hash = self._hash(workspace, settled.transcript)
         if self._is_sampled(workspace, trace.trace_id, settled.ended_at):
             self._sink.offer_spans(workspace, self._spans.of_exchange(settled, trace, transcript_hash))
@@ -105,8 +106,8 @@ class Recorder:
     def _settle_context(self, context: SettledContext) -> None:
         tally, session = context.tally, context.session
         if context.outcome != "refused":
-            self.usage(tally.final(context.outcome, int(context.ended_at * 1000), is_owed=context.is_owed))
-        trace = context_of(session.traceparent, session.tracestate, session.request_id)
+            self._close(tally, context.outcome, context.ended_at, context.is_owed)
+        trace = _trace_of(session)
         workspace, provider = tally.to.workspace, tally.to.provider
         if self._is_sampled(workspace, trace.trace_id, context.ended_at):
             transcript_hash = self._hash(workspace, context.transcript)
@@ -127,6 +128,13 @@ class Recorder:
             metrics.first_audio_seconds.observe(context.first_audio_at - context.started_at, kind)
         if context.largest_audio_gap:
             metrics.audio_gap_seconds.observe(context.largest_audio_gap, kind)
+
+    def _close(self, tally: Tally, outcome: Outcome, ended_at: float, is_owed: bool | None) -> None:
+        """Keep a tally's last usage event, and count what is owed."""
+        event = self._sink.offer_final(tally, outcome, int(ended_at * 1000), is_owed)
+        provider, add = tally.to.provider, self._metrics.usage.add
+        for unit, quantity in event.totals.items():
+            add((provider, unit), quantity)
 
     def _hash(self, workspace: str, transcript: str) -> str:
         if not transcript or not workspace:

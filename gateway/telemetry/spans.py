@@ -32,6 +32,7 @@ class SpanRecords:
     def __init__(self, pod: str) -> None:
         self._pod = pod
         self._known: dict[tuple[int, int, str, str, str], _Known] = {}
+        self._known_of_contexts: dict[int, tuple[Attribution, Who]] = {}
 
     def of_exchange(self, settled: Settled, trace: TraceContext, transcript_hash: str) -> bytes:
         """Return an exchange's record; transcript_hash: keyed, hexadecimal, empty if there is none."""
@@ -117,8 +118,7 @@ class SpanRecords:
         return known[2]
 
     def _who_of_context(self, to: Attribution) -> Who:
-        key = (id(to), 0, "", "", "")
-        known = self._known.get(key)
+        known = self._known_of_contexts.get(id(to))
         if known is None:
             who = Who(
                 workspace=to.workspace,
@@ -130,8 +130,10 @@ class SpanRecords:
                 model=to.model,
                 team=to.team,
             )
-            known = self._keep(key, (to, None, _spliced(who)))
-        return known[2]
+            if len(self._known_of_contexts) >= _KNOWN_LIMIT:
+                self._known_of_contexts.clear()
+            known = self._known_of_contexts[id(to)] = (to, _spliced(who))
+        return known[1]
 
     def _keep(self, key: tuple[int, int, str, str, str], known: _Known) -> _Known:
         if len(self._known) >= _KNOWN_LIMIT:

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 import structlog
 
 from contracts import codec
-from contracts.events import UsageEvent
+from contracts.events import Outcome, UsageEvent
 from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
 from policy.journal import Journal
-from policy.usage import joined
+from policy.usage import Tally, joined
 
 _log = structlog.get_logger("gateway.telemetry.spool")
 
@@ -39,9 +39,12 @@ class Kind(IntEnum):
 
 
 class Sink(Protocol):
-    """Where the recorder puts events. Neither method blocks or raises; False: it was not kept."""
+    """Where the recorder puts events. No method blocks or raises; False: it was not kept."""
 
     def offer_usage(self, event: UsageEvent, /) -> bool: ...
+
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None, /) -> UsageEvent:
+        """Make and take the tally's last event, see `Tally.final`, and return it, whether it was kept or not."""
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool: ...
 
@@ -52,6 +55,10 @@ class Unkept:
     def offer_usage(self, _: UsageEvent) -> bool:
         """Keep nothing."""
         return True
+
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None) -> UsageEvent:
+        """Make the event, for whoever counts it."""
+        return tally.final(outcome, now_ms, is_owed=is_owed)
 
     def offer_spans(self, _: str, __: bytes) -> bool:
         """Keep nothing."""
@@ -104,15 +111,28 @@ class SpooledRing:
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False if there is no room."""
-        kind = Kind.USAGE
-        first = self.journal.only_event(event.key) if event.is_final else None
-        if first is not None and first[1] >= self._taken and event.at_ms - first[0].at_ms <= _JOINED_WITHIN_MS:
-            event, kind = joined(first[0], event), Kind.WHOLE
-        position = self.ring.append(kind, _payload(event.to.workspace, codec.encode(event)))
+        first = self.untaken(event.key, event.at_ms) if event.is_final else None
+        if first is not None:
+            return self.offer_whole(joined(first[0], event), first[1])
+        position = self.ring.append(Kind.USAGE, _payload(event.to.workspace, codec.encode(event)))
         if position is None:
             return False
-        if kind == Kind.WHOLE and first is not None:
-            self._said.add(first[1])
+        self.journal.note(event, position)
+        return True
+
+    def untaken(self, key: str, now_ms: int) -> tuple[UsageEvent, int] | None:
+        """Return a key's one event so far, and its position, if a final event of now is to say it as well."""
+        first = self.journal.only_event(key)
+        if first is None or first[1] < self._taken or now_ms - first[0].at_ms > _JOINED_WITHIN_MS:
+            return None
+        return first
+
+    def offer_whole(self, event: UsageEvent, first: int) -> bool:
+        """Write a final event that says as well what its key's event at the position `first` says; False if there is no room."""
+        position = self.ring.append(Kind.WHOLE, _payload(event.to.workspace, codec.encode(event)))
+        if position is None:
+            return False
+        self._said.add(first)
         self.journal.note(event, position)
         return True
 
@@ -226,11 +246,22 @@ class Spool:
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False, counted and logged, if the spool is full."""
-        if self._own.offer_usage(event):
-            if self.on_offer is not None:
-                self._wake()
-            return True
-        return self._dropped(Kind.USAGE)
+        return self._is_kept(self._own.offer_usage(event))
+
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None) -> UsageEvent:
+        """Make, write and return a tally's last event; what cannot be kept is counted and logged.
+
+        Where it is to say the first one as well, it is made so at once, without what is new since (`policy.usage.joined`).
+        """
+        own = self._own
+        first = own.untaken(tally.key, now_ms) if tally.events == 1 else None
+        if first is None:
+            event = tally.final(outcome, now_ms, is_owed=is_owed)
+            self._is_kept(own.offer_usage(event))
+        else:
+            event = tally.final(outcome, now_ms, is_owed=is_owed, says_all=True)
+            self._is_kept(own.offer_whole(event, first[1]))
+        return event
 
     def offer_spans(self, workspace: str, encoded: bytes) -> bool:
         """Write an encoded record or span event; False if it would take the last quarter, which is kept for what costs money."""
@@ -254,6 +285,13 @@ class Spool:
         """Close every ring; an empty own one is removed, the others wait for a successor."""
         for ring in self.rings:
             ring.ring.close(remove=ring.is_empty)
+
+    def _is_kept(self, has_room: bool) -> bool:
+        if not has_room:
+            return self._dropped(Kind.USAGE)
+        if self.on_offer is not None:
+            self._wake()
+        return True
 
     def _wake(self) -> None:
         on_offer, self.on_offer = self.on_offer, None
@@ -281,7 +319,7 @@ def _taken_up(path: Path) -> Ring | None:
         return None
 
 
-_PREFIXES: dict[str, bytes] = {}
+_PREFIXES: Final[dict[str, bytes]] = {}
 _MOST_PREFIXES: Final = 4096
 
 

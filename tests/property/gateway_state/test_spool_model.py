@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -91,7 +92,16 @@ class SpoolModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         tally = self.tallies.pop(data.draw(st.sampled_from(sorted(self.tallies))))
-        self.offer(tally.final("completed", self.number))
+        if data.draw(st.booleans()):
+            self.offer(tally.final("completed", self.number))
+            return
+        open_before = self.spool.open_keys
+        final = self.spool.offer_final(tally, "completed", self.number, None)
+        if self.spool.open_keys < open_before:
+            # What it says of the key's earlier events was taken with them.
+            earlier = [event for event in self.taken.values() if event.key == tally.key]
+            new = {unit: quantity - total(earlier).get(unit, 0) for unit, quantity in final.totals.items()}
+            self.taken[final.id] = msgspec.structs.replace(final, units={unit: n for unit, n in new.items() if n})
 
     @rule(size=st.integers(0, 3000))
     def offer_spans(self, size: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from contracts.events import Attribution, Outcome, Span, SpanEvent, UsageEvent
 from contracts.exchanges import span_event
 from contracts.secret import Secret
 from contracts.snapshot import Account, Issuer
@@ -60,6 +60,11 @@ class Kept:
     def offer_usage(self, event: UsageEvent, /) -> bool:
         self.usage.append(event)
         return True
+
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None, /) -> UsageEvent:
+        event = tally.final(outcome, now_ms, is_owed=is_owed)
+        self.usage.append(event)
+        return event
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool:
         event = span_event(encoded)
@@ -278,7 +283,9 @@ def test_a_context_has_its_own_usage_and_a_span_under_the_session(recorder: Reco
     tally = Tally(REQUEST_ID + ".3", TO, "pod-1")
     tally.add("characters", 5)
 
-    recorder.settle_context(SettledContext(session, tally, started_at=101.0, first_audio_at=101.2, ended_at=102.0, characters=5))
+    context = SettledContext(session, tally, started_at=101.0)
+    context.first_audio_at, context.ended_at, context.characters = 101.2, 102.0, 5
+    recorder.settle_context(context)
     recorder.settle(session)
 
     assert [event.key for event in kept.usage] == [REQUEST_ID + ".3"]
@@ -341,7 +348,8 @@ def test_a_refusal_has_the_same_reason_in_answer_log_metric_and_span(kept: Kept,
     )
     tally = Tally(REQUEST_ID + ".1", TO, "pod-1")
     session = completed(outcome="refused", reason=reason, tally=None)
-    message = SettledContext(session, tally, 100.0, outcome="refused", reason=reason, ended_at=100.0)
+    message = SettledContext(session, tally, 100.0)
+    message.outcome, message.reason, message.ended_at = "refused", reason, 100.0
 
     recorder.settle(session)
     recorder.settle_context(message)
