@@ -39,6 +39,7 @@ SCRIPT = (
     "with a neighbor and put a card into your mailbox. Is there anything else that I can do for you today?"
 )
 WORD_SECONDS = 0.05
+REST_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -233,11 +234,21 @@ async def first_audio_seconds(prompt: str, mode: Mode, source: TextSource, speec
     raise SpeechInterrupted("the agent said nothing")
 
 
-async def measure(pairs: int, prompt: str, source: TextSource, speech: Speech) -> AsyncIterator[Measured]:
-    """Yield `pairs` measurements; which mode goes first alternates, so that a drift of the machine hits both."""
+async def measure(
+    pairs: int, prompt: str, source: TextSource, speech: Speech, rest_seconds: float = REST_SECONDS
+) -> AsyncIterator[Measured]:
+    """Yield `pairs` measurements; which mode goes first alternates, so that a drift of the machine hits both.
+
+    rest_seconds: between two runs. The model ends a sentence that it has begun for a run that is over, and the next run would
+    wait for it; bidi more often, since it asks sooner.
+    """
+    seconds: dict[Mode, float] = {}
     for number in range(pairs):
         order: tuple[Mode, Mode] = ("bidi", "batch") if number % 2 == 0 else ("batch", "bidi")
-        seconds = {mode: await first_audio_seconds(prompt, mode, source, speech) for mode in order}
+        for mode in order:
+            if seconds:
+                await asyncio.sleep(rest_seconds)
+            seconds[mode] = await first_audio_seconds(prompt, mode, source, speech)
         yield Measured(seconds["bidi"], seconds["batch"])
 
 

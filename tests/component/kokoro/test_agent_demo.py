@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import httpx
 import uvicorn
 
-from kokoro_backend.agent_demo import LanguageModel, Measured, Mode, Speech, agent_events, create_app, summary
+from kokoro_backend.agent_demo import LanguageModel, Measured, Mode, Speech, agent_events, create_app, measure, summary
 from kokoro_backend.client import SseReassembler
 from tests.kit.speech_server import SpeechServer
 
@@ -145,6 +145,21 @@ def test_the_caller_gets_the_events_as_sse_with_base64(tone_server: SpeechServer
     assert (events[0]["type"], events[-1]["type"]) == ("agent_start", "agent_end")
     assert len(audio(events)) > 0
     assert (bad.status_code, bad.json()["code"]) == (400, "invalid_request")
+
+
+async def test_both_modes_are_measured_in_pairs(tone_server: SpeechServer) -> None:
+    asked: list[str] = []
+
+    async def noting(prompt: str) -> AsyncIterator[str]:
+        asked.append(prompt)
+        async for word in two_sentences(prompt):
+            yield word
+
+    async with asyncio.timeout(20):
+        measured = [pair async for pair in measure(3, "hi", noting, speech_of(tone_server), rest_seconds=0)]
+    assert len(measured) == 3
+    assert asked == ["hi"] * 6
+    assert all(pair.bidi > 0 and pair.batch > 0 for pair in measured)
 
 
 def test_the_summary_gives_medians_spread_and_how_often_bidi_was_first() -> None:
