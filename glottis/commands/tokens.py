@@ -31,6 +31,7 @@ def tokens() -> None:
 @click.option("--service-account", help="The service account whose token it is (id or name).")
 @click.option("--api", "is_api", is_flag=True, help="For this API and command line, not for calls through a gateway.")
 @click.option("--browser", is_flag=True, help="A short token for a web page.")
+@click.option("--single-use", "is_single_use", is_flag=True, help="One open session at a time.")
 @click.option("--name", default="", help="A name to find it by.")
 @click.option("--expires-in", metavar="TIME", help="For example 10m, 12h, 90d.")
 @click.option("--team", help="The team that the cost goes to.")
@@ -49,6 +50,7 @@ def mint(
     service_account: str | None,
     is_api: bool,
     browser: bool,
+    is_single_use: bool,
     name: str,
     expires_in: str | None,
     team: str | None,
@@ -68,6 +70,7 @@ def mint(
         "principal": f"user:{user}" if user is not None else f"service_account:{service_account}",
         "audience": "glottis-api" if is_api else "glottis",
         "is_browser": browser,
+        "is_single_use": is_single_use,
         "name": name,
     }
     narrowing = {"accounts": accounts, "models": models, "operations": operations, "origins": origins, "scopes": scopes}

@@ -191,6 +191,19 @@ async def test_a_token_carries_the_annotations_that_it_was_minted_with(
     assert (status, "'project' is not KEY=VALUE." in err) == (2, True)
 
 
+async def test_a_single_use_token_for_a_web_page_is_minted_and_shown_as_such(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    status, out, err = await run(
+        control_plane, "tokens", "mint", "--user", "ada", "--browser", "--single-use", "--json", folder=tmp_path
+    )
+    assert status == 0, err
+    minted = json.loads(out)
+    assert claims_of(minted["token"])["is_single_use"] is True
+    status, listed, _ = await run(control_plane, "tokens", "list", "--user", "ada", "--json", folder=tmp_path)
+    assert [token["is_single_use"] for token in json.loads(listed) if token["kind"] == "browser"] == [True]
+
+
 async def test_a_refusal_is_two_sentences_and_status_2(control_plane: RunningControlPlane, tmp_path: Path) -> None:
     status, out, err = await run(control_plane, "tokens", "mint", "--user", "nobody", folder=tmp_path)
     assert (status, out) == (2, "")
