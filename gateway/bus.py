@@ -134,7 +134,8 @@ class Bus:
     async def _on_connected(self) -> None:
         _log.info("bus connected")
         now = asyncio.get_running_loop().time()
-        for limit in self._asked:
+        asked, self._asked = self._asked, set()  # each once: one that is giving up cannot be told again
+        for limit in asked:
             limit.reschedule(now)
         async with self._came_up:
             self._connections += 1
