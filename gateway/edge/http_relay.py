@@ -716,6 +716,7 @@ class Exchange:
             and not self._has_retried
             and self._is_sent_whole
             and not self._partial
+            and (bool(self._held) or not self._body_size)  # a body that was streamed is gone
         )
 
     def _end_by_close(self) -> None:

@@ -135,6 +135,20 @@ async def test_a_get_on_a_stale_pooled_connection_is_tried_once_more(client: Cli
     assert [len(connection.requests) for connection in double.connections] == [2, 1]
 
 
+async def test_a_get_whose_body_was_streamed_is_not_tried_again(client: Client, double: CartesiaDouble) -> None:
+    """Its head would go out once more and promise a body that nobody has any more."""
+    await client.send(request("GET", "/cartesia/voices"))
+    await client.answer()
+    await client.send(request("GET", "/cartesia/voices", "X-Double: close", "Content-Length: 5"))
+    await until(lambda: double.connections[0].received.count(b"\r\n\r\n") == 2)
+    await client.send(b"hello")
+
+    answer = await client.answer()
+
+    assert (answer.status, reason(answer.body)) == (502, "upstream_gone")
+    assert [len(connection.requests) for connection in double.connections] == [2]
+
+
 async def test_a_get_on_a_fresh_connection_is_not_tried_again(client: Client, double: CartesiaDouble) -> None:
     await client.send(request("GET", "/cartesia/voices", "X-Double: close"))
 
