@@ -210,6 +210,9 @@ class EdgeProtocol(HttpToolsProtocol):
                 if end < 0 or end > self.context.limits.head_bytes:
                     self._await_head(buffer)
                     return
+                if not end:
+                    self._refuse(Refusal("head_malformed", "more than one empty line before a request"))
+                    return
                 if buffer.startswith(b"\r\n"):  # RFC 9112 §2.2: an empty line before a request is skipped
                     self._buffer = buffer[2:]
                     continue
@@ -259,7 +262,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """
         key, line, length = http1.without_length(head)
         known = self._described_before
-        if known is not None and key == self._described_key and (length > 0) is known[1].head.has_body:
+        if known is not None and length >= 0 and key == self._described_key and (length > 0) is known[1].head.has_body:
             known[0].length = length
             known[0].framing = line
             return known

@@ -35,6 +35,16 @@ async def test_an_empty_line_between_requests_is_skipped(client: Client) -> None
     assert (await client.answer()).body == WAV
 
 
+async def test_more_than_one_empty_line_before_a_request_is_refused(client: Client) -> None:
+    """To skip them one by one held every other connection up: a megabyte of them for a second."""
+    await client.send(b"\r\n\r\n" + speak())
+
+    answer = await client.answer()
+
+    assert (answer.status, answer.one(b"Connection")) == (400, b"close")
+    assert await client.rest() == b""
+
+
 async def test_heads_that_differ_a_little_are_each_read_anew(client: Client, double: CartesiaDouble) -> None:
     for extra in ("X-A: 1", "X-A: 2", "X-A: 2", "x-a: 2"):
         await client.send(speak(extra))

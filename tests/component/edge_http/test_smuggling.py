@@ -55,6 +55,23 @@ async def test_an_ambiguous_head_is_refused_and_the_connection_closed(
     assert [settled.outcome for settled in await gateway.settled()] == ["refused"]
 
 
+@pytest.mark.parametrize("value", [b"", b"-0", b"+0", b"9" * 19])
+async def test_a_length_that_is_none_is_refused_also_where_the_rest_of_the_head_was_seen_before(
+    client: Client, double: CartesiaDouble, value: bytes
+) -> None:
+    """Heads that differ in their length alone are not taken apart again: one without digits looked like the one before it."""
+    known = request("GET", "/cartesia/voices", "Content-Length: 0")
+    await client.send(known)
+    await client.answer()
+    await client.send(known.replace(b"Content-Length: 0", b"Content-Length: " + value) + HIDDEN)
+
+    answer = await client.answer()
+
+    assert (answer.status, answer.one(b"Connection")) == (400, b"close")
+    assert await client.rest() == b""
+    assert bytes(double.connections[0].received).count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [
