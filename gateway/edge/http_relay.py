@@ -21,6 +21,7 @@ from gateway.edge.answers import CONTINUE, head_bytes, own_answer, preflight_ans
 from gateway.edge.context import EdgeContext, Lease, lease_of
 from gateway.edge.masking import Masker
 from gateway.edge.metering import AnswerMeter, NoMeter, answer_meter
+from gateway.edge.turn import Outgoing
 from gateway.liveness import Watch
 from gateway.state.credentials import NoCredential
 from gateway.upstream.connection import UpstreamConnection
@@ -54,6 +55,7 @@ class ClientConnection(Protocol):
 
     context: EdgeContext
     transport: asyncio.Transport
+    outgoing: Outgoing
     flow: FlowControl
     loop: asyncio.AbstractEventLoop
 
@@ -89,6 +91,8 @@ class Exchange:
     _credential: Secret | None = None
     _origin: Origin | None = None
     _upstream: UpstreamConnection | None = None
+    _unsent = b""
+    """the whole request, until it leaves for the provider at the end of the loop's turn"""
     _upstream_watch: Watch | None = None
     """None as long as the exchange is young"""
     _is_reused = False
@@ -97,7 +101,7 @@ class Exchange:
     """False while a form goes to the only account it can go to, its model still unread: the end is withheld"""
     _is_sent_whole = False
     _has_sent_text = False
-    """what is metered left for the provider, which bills it whatever happens then"""
+    """what is metered left for the provider, or will with `_unsent`; it bills it whatever happens then"""
     _partial = b""
     _answer: http1.Response | None = None
     _answer_left = 0
@@ -115,6 +119,7 @@ class Exchange:
     def __init__(self, edge: ClientConnection, request: http1.Request, head: Repeated) -> None:
         context = edge.context
         self.edge = edge
+        self._out = edge.outgoing
         self.context = context
         self.request = request
         self._repeated = head
@@ -239,7 +244,7 @@ class Exchange:
         """Answer `Expect: 100-continue`, now that the caller is known and the body is wanted."""
         if self.request.expects_continue and not self._body_size and not self.is_request_done:
             self._has_continued = True
-            self.edge.transport.write(CONTINUE)
+            self._out.write(CONTINUE)
 
     def _switch(self, intake: "Intake") -> None:
         """From now on the body goes to `intake`, beginning with what was held."""
@@ -439,12 +444,15 @@ class Exchange:
         admit = self._admit or admit
         self._upstream = connection
         connection.receiver = self
+        self.settled.sent_at = now
+        self.settled.anything_sent = True
+        if self._unsent:
+            self._leaves_soon(now)
+            return
         if self._is_judged:
             self._begin_tally(admit, now)
         length = self.request.length
         head = request_head(admit.route, self.request.method, origin.host, credential, self.request.framing)
-        self.settled.sent_at = now
-        self.settled.anything_sent = True
         if self.is_request_done:
             held = self._held
             if self._form is None and self._file is not None:
@@ -455,8 +463,8 @@ class Exchange:
             body = held[0] if len(held) == 1 else b"".join(held)
             if length == http1.CHUNKED:
                 body = (http1.chunk_of([body]) if body else b"") + http1.LAST_CHUNK
-            connection.transport.write(head + body if body else head)
-            self._sent_whole(now)
+            self._unsent = head + body if body else head
+            self._leaves_soon(now)
             return
         connection.transport.write(head)
         held, self._held = self._held, []
@@ -466,6 +474,30 @@ class Exchange:
         self._write_body(held, False)
         self.edge.flow.resume_reading()
         self.edge.expire_in(self.context.limits.body_idle_seconds)
+
+    def _leaves_soon(self, now: float) -> None:
+        """See that the whole request leaves at the end of the turn."""
+        turn = self.context.turn
+        turn.at_its_end(self._leave)
+        self._sent_whole(now)
+        turn.grew(len(self._unsent))
+
+    def _leave(self) -> None:
+        """Write the whole request, unless its connection has ended meanwhile: then `upstream_lost` comes, and finds it."""
+        unsent, upstream = self._unsent, self._upstream
+        if unsent and upstream is not None and not upstream.transport.is_closing():
+            self._unsent = b""
+            upstream.transport.write(unsent)
+
+    def _leave_elsewhere(self, origin: Origin) -> None:
+        """Take another connection for a request of which nothing has left: the one that it had ended, or spoke unasked."""
+        self._is_sent_whole = self.settled.anything_sent = False
+        connection = origin.take()
+        if connection is not None:
+            self._send(connection, self.context.clock())
+        else:
+            self._is_reused = False
+            self._dial(origin)
 
     def _begin_tally(self, admit: Admit, now: float) -> None:
         """Write down what the text costs, before its bytes leave."""
@@ -535,6 +567,10 @@ class Exchange:
 
     def upstream_data(self, data: bytes) -> None:
         """Take bytes of the provider's answer."""
+        if self._unsent and self._upstream is not None:  # nothing was asked here yet
+            self._upstream.abort()
+            self.upstream_lost(None)
+            return
         if self._answer is not None:
             self.edge.expire_in(self.context.limits.response_idle_seconds)
             self._relay_body(data, b"")
@@ -574,7 +610,7 @@ class Exchange:
             self._has_continued = True
         if self.request.minor:
             headers = response_headers(response.headers, self.request_id)
-            self.edge.transport.write(head_bytes(response.status, response.reason, headers))
+            self._out.write(head_bytes(response.status, response.reason, headers))
 
     def _begin_answer(self, response: http1.Response, head: bytes, rest: bytes) -> None:
         """Answer the client with the provider's head; `rest` is what came after it."""
@@ -614,14 +650,14 @@ class Exchange:
         elif self._has_sent_text and self._admit is not None:
             self._meter = answer_meter(self._admit.route.endpoint, self._admit.facts, self._file, response)
         if length == 0:
-            self.edge.transport.write(head)
+            self._out.write(head)
             self._end_answer(is_reusable=not rest)
             return
         self.edge.expire_in(self.context.limits.response_idle_seconds)
         if rest:
             self._relay_body(rest, head)
         else:
-            self.edge.transport.write(head)
+            self._out.write(head)
 
     def _relay_body(self, data: bytes, before: bytes) -> None:
         """Write body bytes to the client as they came; `before` goes first, in the same write."""
@@ -655,8 +691,10 @@ class Exchange:
                 out += http1.LAST_CHUNK
         else:
             out = payload
-        if before or out:
-            self.edge.transport.write(before + out if before else out)
+        if before:
+            self._out.write(before)
+        if out:
+            self._out.write(out)
         if is_end:
             self._end_answer(is_reusable=is_clean)
 
@@ -694,6 +732,9 @@ class Exchange:
             return
         response = self._answer
         if response is None:
+            if self._unsent and self._is_reused and self._origin is not None:
+                self._leave_elsewhere(self._origin)
+                return
             if self._may_retry():
                 self._has_retried = True
                 self._is_reused = False
@@ -702,7 +743,8 @@ class Exchange:
                 if self._origin is not None:
                     self._dial(self._origin)
                 return
-            self._fault(UpstreamFault("upstream_gone", "response_head", anything_sent=True, detail=type(error).__name__))
+            is_sent = not self._unsent
+            self._fault(UpstreamFault("upstream_gone", "response_head", anything_sent=is_sent, detail=type(error).__name__))
         elif self._answer_left == http1.UNTIL_CLOSE and self._answer_chunks is None and error is None:
             self._end_by_close()
         else:
@@ -723,9 +765,9 @@ class Exchange:
         """The answer had no length and its connection ended in order."""
         rest = self._masker.feed(b"", True) if self._masker is not None else b""
         if self._writes_chunks:
-            self.edge.transport.write((http1.chunk_of([rest]) if rest else b"") + http1.LAST_CHUNK)
+            self._out.write((http1.chunk_of([rest]) if rest else b"") + http1.LAST_CHUNK)
         elif rest:
-            self.edge.transport.write(rest)
+            self._out.write(rest)
         response = self._answer
         self._is_over = True
         self._settle("completed" if response is None else self._outcome_of(response))
@@ -824,9 +866,9 @@ class Exchange:
     def _refuse(self, refusal: Refusal, outcome: Outcome = "refused") -> None:
         """Answer with a refusal; what was begun upstream is cut."""
         self.settled.reason = refusal.reason
-        if self._has_sent_text:
-            refusal = replace(refusal, may_be_billed=True)
         self._drop_upstream()
+        if self._has_sent_text and not self._unsent:
+            refusal = replace(refusal, may_be_billed=True)
         if self._answer is not None:
             self._cut(None, outcome=outcome)
             return
@@ -851,7 +893,7 @@ class Exchange:
         self._is_over = True
         if not self.is_request_done:
             self.closes = True
-        self.edge.transport.write(answer)
+        self._out.write(answer)
         self._settle(outcome)
         self.edge.exchange_done(closes=self.closes)
 
@@ -904,6 +946,7 @@ class Exchange:
             self.settled.reason = fault.reason
         self._drop_upstream()
         self._is_over = True
+        self._out.flush()
         transport = self.edge.transport
         if (self._writes_chunks or self._answer_left >= 0 or self._answer_chunks is not None) and not self.edge.flow.write_paused:
             transport.close()  # flushes, and the missing rest tells
@@ -913,6 +956,7 @@ class Exchange:
         self.edge.exchange_done(closes=True)
 
     def _drop_upstream(self) -> None:
+        self._leave()  # it is counted, and the provider may have begun with it
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.abort()
@@ -957,6 +1001,8 @@ class Exchange:
     @property
     def _is_owed(self) -> bool | None:
         """Whether what was counted stays counted (ADR 0004); None: the outcome decides."""
+        if self._unsent:
+            return False  # it never left
         if self._answer is not None and self._answer.status >= 400:
             return False  # the provider says itself that it did not serve this
         if self._meter is not None and self._meter.has_failed:

@@ -19,6 +19,7 @@ from gateway import http1
 from gateway.edge.answers import own_answer
 from gateway.edge.context import EdgeContext
 from gateway.edge.http_relay import Exchange
+from gateway.edge.turn import Outgoing
 from gateway.liveness import Watch
 from policy.facts import RequestHead
 from policy.providers import registry
@@ -70,6 +71,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         """Take the connection in, unless its address has too many."""
         super().connection_made(transport)
+        self.outgoing = Outgoing(transport, self.context.turn)
         self.peer = self.client[0] if self.client else ""
         limits = self.context.limits
         self.deadline = self.loop.time() + limits.keep_alive_seconds
@@ -99,6 +101,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever works for this client that it is gone."""
         exchange, self._exchange = self._exchange, None
+        self.outgoing.drop()
         if exchange is not None:
             exchange.client_lost()
         if self._is_counted:
@@ -160,7 +163,7 @@ class EdgeProtocol(HttpToolsProtocol):
         elif self._is_head_begun:
             self._refuse(Refusal("head_timeout"))
         elif self._app_request is None or not self._app_request.is_body_done or self._lingers_until:
-            self.transport.close()
+            self._close()
 
     def shutdown(self) -> None:
         """Stop: an idle connection closes now, a busy one after its answer."""
@@ -169,7 +172,12 @@ class EdgeProtocol(HttpToolsProtocol):
         elif self._app_request is not None:
             super().shutdown()
         else:
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Close the connection after what was written."""
+        self.outgoing.flush()
+        self.transport.close()
 
     # What an exchange tells
 
@@ -180,7 +188,7 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         if closes:
             if exchange is None or exchange.is_request_done:
-                self.transport.close()
+                self._close()
             else:
                 self._linger()
             return
@@ -202,6 +210,8 @@ class EdgeProtocol(HttpToolsProtocol):
         try:
             while self._exchange is None and self._app_request is None and not self.transport.is_closing():
                 buffer = self._buffer
+                if buffer:
+                    self.outgoing.flush()  # the answer before: whether the client takes it is known then
                 if self.flow.write_paused and buffer:
                     self.deadline = math.inf  # whether it still reads is looked at
                     self._wait_in_line(b"")
@@ -358,7 +368,7 @@ class EdgeProtocol(HttpToolsProtocol):
         context = self.context
         request_id = context.new_id()
         now = context.clock()
-        self.transport.write(own_answer(refusal, request_id, closes=True))
+        self.outgoing.write(own_answer(refusal, request_id, closes=True))
         context.recorder.settle(
             Settled(
                 request_id=request_id,
@@ -377,6 +387,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """Say that nothing more comes, and read on for a while without keeping anything."""
         self._buffer = b""
         self._is_head_begun = False
+        self.outgoing.flush()
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client may be gone already
                 self.transport.write_eof()

@@ -290,6 +290,10 @@ class CartesiaDouble:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
+    def stop_listening(self) -> None:
+        """Take no more connections; those that are open go on."""
+        self._server.close()
+
     @property
     def origin(self) -> str:
         """Return the origin as an account names it."""

@@ -180,13 +180,16 @@ class Bench:
         upstream.connection_made(Nowhere())
         origin.give_back(upstream)
         turn = 0
+        ends = self.context.turn._write
 
         def one() -> None:
             nonlocal turn
             turn = (turn + 1) % CONNECTIONS
             upstream.born_at = 1e18
             edges[turn].data_received(request)
+            ends()
             upstream.data_received(ANSWER)
+            ends()
 
         return one
 

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from gateway.edge.context import Limits
+from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.origin import PoolSettings
 from gateway.upstream.upstreams import Upstreams
-from policy.usage import Settled
+from policy.usage import Settled, Tally
 from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
 from tests.kit.edge import RAW_BODY, Client, Edge, edge, request, speak
 from tests.kit.waiting import until
@@ -167,6 +168,82 @@ async def test_a_connection_that_the_provider_closed_after_its_answer_is_not_use
     await client.send(speak())
     assert (await client.answer()).body == WAV
     assert [len(connection.requests) for connection in double.connections] == [1, 1, 1, 1]
+
+
+def ends(connection: UpstreamConnection) -> None:
+    connection.transport.close()
+
+
+def speaks_unasked(connection: UpstreamConnection) -> None:
+    connection.data_received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+
+
+def when_text_is_admitted(gateway: Edge, happens: Callable[[], None]) -> None:
+    """Have something happen once, after a text was counted and before it leaves: both are in one turn of the loop."""
+    admit = gateway.recorder.admit
+
+    def admit_once(tally: Tally, now_ms: int) -> None:
+        gateway.recorder.admit = admit  # type: ignore[method-assign]
+        gateway.context.turn.at_its_end(happens)
+        admit(tally, now_ms)
+
+    gateway.recorder.admit = admit_once  # type: ignore[method-assign]
+
+
+def pooled_connection(gateway: Edge) -> UpstreamConnection:
+    (connection,) = gateway.context.upstreams.origin_of(gateway.world.index.accounts["a-eu"])._idle
+    return connection
+
+
+@pytest.mark.parametrize("what", [ends, speaks_unasked])
+async def test_a_connection_that_fails_before_a_request_left_on_it_is_replaced_and_the_text_counted_once(
+    client: Client, gateway: Edge, double: CartesiaDouble, what: Callable[[UpstreamConnection], None]
+) -> None:
+    await client.send(speak())
+    await client.answer()
+    pooled = pooled_connection(gateway)
+    when_text_is_admitted(gateway, lambda: what(pooled))
+
+    await client.send(speak())
+    answer = await client.answer()
+    _, settled = await gateway.settled(2)
+
+    assert (answer.status, answer.body) == (200, WAV)
+    assert [len(connection.requests) for connection in double.connections] == [1, 1]
+    assert len(gateway.recorder.admitted) == 2
+    assert (settled.outcome, owed(settled)["characters"]) == ("completed", 6)
+
+
+async def test_text_that_never_left_is_not_owed_and_may_be_sent_again() -> None:
+    async with CartesiaDouble() as double, edge(double.origin) as gateway:
+        client = await gateway.client()
+        await client.send(speak())
+        await client.answer()
+        pooled = pooled_connection(gateway)
+        double.stop_listening()
+        when_text_is_admitted(gateway, lambda: ends(pooled))
+
+        await client.send(speak())
+        answer = await client.answer()
+        _, settled = await gateway.settled(2)
+
+        assert (answer.status, reason(answer.body), answer.all(b"x-should-retry")) == (502, "upstream_unreachable", [])
+        assert (settled.outcome, settled.anything_sent, owed(settled)) == ("upstream_fault", False, {})
+
+
+async def test_text_that_was_counted_leaves_though_its_exchange_is_cut_in_the_same_turn(
+    client: Client, gateway: Edge, double: CartesiaDouble
+) -> None:
+    await client.send(speak())
+    await client.answer()
+    when_text_is_admitted(gateway, lambda: next(iter(gateway.context.open)).abort())
+
+    await client.send(speak())
+    await client.answer()
+    _, settled = await gateway.settled(2)
+
+    await until(lambda: len(double.requests) == 2)
+    assert (settled.outcome, owed(settled)) == ("drained", {"requests": 1, "characters": 6})
 
 
 @pytest.mark.parametrize(("script", "came", "heard_ms"), [("reset-in-body", 1000, 19), ("close-in-chunked-body", 500, 9)])
