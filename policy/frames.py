@@ -20,6 +20,9 @@ Sender: TypeAlias = Literal["client", "server"]
 PROTOCOL_ERROR: Final = 1002
 MESSAGE_TOO_BIG: Final = 1009
 
+_MOST_FRAMES_HELD: Final = 16 * 1024
+"""of a message that is held until it is whole: a frame may be empty, and is no less to keep for that"""
+
 _NO_STATUS: Final = 1005
 """stands for "a close frame without a code"; never on the wire (RFC 6455 §7.4.1)"""
 
@@ -230,14 +233,20 @@ class _Parser:
             self._message_bytes = 0
         self._whole = not self._message_opcode
 
-    def _closed(self, payload: bytes, end: int) -> None:
-        """Take note of a close frame that ended at an offset of the read; what stands behind it is nobody's."""
+    def _closed(self, payload: bytes, begin: int, end: int) -> None:
+        """Take note of a close frame between two offsets of the read; what stands behind it is nobody's.
+
+        begin: negative where the frame began in an earlier read. A close frame that must not travel is cut off as well; if
+        its beginning has passed, nothing of ours can follow it.
+        """
+        self.is_over = True
         try:
             self.close = close_of(payload)
+            self.cut = end
         except FramingFault as fault:
             self.fault = fault
-        self.is_over = True
-        self.cut = end
+            self.cut = max(0, begin)
+            self._whole = begin >= 0 and not self._message_opcode
 
     def _broke(self, fault: FramingFault) -> None:
         self.fault = fault
@@ -293,7 +302,7 @@ class Walker(_Parser):
         if shift:
             data = self._tail + data
         self.boundary = 0 if self._whole else -1
-        for _, payload_at, end, opcode, ends_frame, is_final, mask in self._pieces(data, 0):
+        for begin, payload_at, end, opcode, ends_frame, is_final, mask in self._pieces(data, 0):
             if opcode < 8:
                 if opcode == BINARY:
                     self.binary_bytes += end - payload_at
@@ -306,7 +315,7 @@ class Walker(_Parser):
             elif opcode == CLOSE:
                 self._closing += data[payload_at:end]
                 if ends_frame:
-                    self._closed(unmasked(self._closing, mask), end)
+                    self._closed(unmasked(self._closing, mask), begin if shift <= begin < payload_at else -1, end)
                     break
         if not self.is_over:
             return False
@@ -366,7 +375,7 @@ class Tap(Walker):
         if shift:
             data = self._tail + data
         self.boundary = pos if self._whole else -1
-        for _, payload_at, end, opcode, ends_frame, is_final, mask in self._pieces(data, pos):
+        for begin, payload_at, end, opcode, ends_frame, is_final, mask in self._pieces(data, pos):
             if opcode < 8:
                 self._keep(data[payload_at:end])
                 if opcode == BINARY:
@@ -383,7 +392,7 @@ class Tap(Walker):
             elif opcode == CLOSE:
                 self._closing += data[payload_at:end]
                 if ends_frame:
-                    self._closed(unmasked(self._closing, mask), end)
+                    self._closed(unmasked(self._closing, mask), begin if shift <= begin < payload_at else -1, end)
                     break
         if self.is_over:
             self.cut = max(0, self.cut - shift)
@@ -391,7 +400,8 @@ class Tap(Walker):
     def _keep(self, payload: bytes) -> None:
         self._kept_bytes += len(payload)
         if self._kept_bytes <= self._reading_limit:
-            self._kept.append(payload)
+            if payload:  # endless empty frames would be kept for ever
+                self._kept.append(payload)
         else:
             self._kept.clear()
 
@@ -455,11 +465,14 @@ class Gate(_Parser):
             if opcode >= 8:
                 found.append((opcode, raw, payload))
                 if opcode == CLOSE:
-                    self._closed(payload, end)
+                    self._closed(payload, begin, end)
                     break
             else:
                 self._raws.append(raw)
                 self._payloads.append(payload)
+                if len(self._raws) > _MOST_FRAMES_HELD:
+                    self._broke(FramingFault(MESSAGE_TOO_BIG, f"a message has more than {_MOST_FRAMES_HELD} frames"))
+                    break
                 if is_final:
                     found.append((opcode, b"".join(self._raws), b"".join(self._payloads)))
                     self._raws.clear()

@@ -277,6 +277,35 @@ async def test_broken_framing_ends_both_sides_with_1002(target: str) -> None:
         assert double.sockets[0].frames[0].payload[:2] == (1002).to_bytes(2, "big")
 
 
+@pytest.mark.parametrize("target", [TTS, STT])
+@pytest.mark.parametrize("code", [999, 1004, 1005, 1006, 1015, 5000])
+async def test_a_close_code_that_must_not_travel_does_not_and_1002_says_so(target: str, code: int) -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        client = await dial(gateway, target, "X-Double: listen")
+        await client.send(CLOSE, close_payload(code))
+        closed = await client.closed()
+        assert closed is not None
+        assert closed[0] == 1002
+        await until(lambda: len(double.sockets[0].frames) > 0)
+        assert [frame.payload[:2] for frame in double.sockets[0].frames] == [(1002).to_bytes(2, "big")]
+
+
+@pytest.mark.parametrize("target", [TTS, STT])
+async def test_a_providers_close_code_that_must_not_travel_does_not_either(target: str) -> None:
+    async def lies(_: SocketsDouble, socket: Socket) -> None:
+        await socket.send_raw(server_frame(TEXT, b'{"type": "last words"}') + server_frame(CLOSE, close_payload(1006)))
+        await socket.frame()
+
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        double.scripts["lies"] = lies
+        client = await dial(gateway, target, "X-Double: lies")
+        assert await client.heard() == {"type": "last words"}
+        closed = await client.closed()
+        assert closed is not None
+        assert closed[0] == 1002
+        assert await client.frame() is None
+
+
 # ---- in-band
 
 

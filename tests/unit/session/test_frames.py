@@ -56,6 +56,27 @@ def test_a_close_code_that_must_not_travel_is_a_protocol_error(code: int) -> Non
     assert walker.fault.code == 1002
 
 
+@pytest.mark.parametrize("at", [0, 1, 2, 5, 7])
+def test_a_close_frame_that_must_not_travel_is_cut_off_or_ends_the_stream_where_it_was_cut(at: int) -> None:
+    """at: how much of it passed with the read before."""
+    before, bad = client_frame(frames.TEXT, b"one"), client_frame(frames.CLOSE, (1005).to_bytes(2, "big"))
+    for end in (b"", client_frame(frames.TEXT, b"late")):
+        walker = Walker("client", LIMIT)
+        assert not walker.walk(before + bad[:at])
+        assert walker.walk(bad[at:] + end)
+        assert (walker.cut, walker.is_between_messages) == (0, at == 0)
+
+
+@pytest.mark.parametrize("reader", [Walker("server", LIMIT), Tap(LIMIT, LIMIT)])
+def test_what_stands_before_a_close_frame_that_must_not_travel_passes(reader: Walker) -> None:
+    stream = frame(frames.TEXT, b"one") + frame(frames.PING, b"") + frame(frames.CLOSE, (1006).to_bytes(2, "big"))
+    if isinstance(reader, Tap):
+        reader.feed(stream)
+    else:
+        reader.walk(stream)
+    assert (reader.cut, reader.is_over, reader.is_between_messages) == (5 + 2, True, True)
+
+
 def test_a_close_without_a_code_reads_as_1005() -> None:
     walker = Walker("server", LIMIT)
     assert walker.walk(frame(frames.CLOSE, b""))
@@ -166,6 +187,17 @@ def test_a_gate_holds_fragments_until_the_last_one_and_lets_a_ping_pass_between(
     assert gate.held_bytes == len(first)
     assert gate.feed(last) == [(frames.TEXT, first + last, b"hello")]
     assert gate.held_bytes == 0
+
+
+def test_a_gate_holds_no_more_than_so_many_frames_of_a_message() -> None:
+    """A frame may be empty: a limit in bytes of payload let one message hold any number of them."""
+    gate = Gate(LIMIT)
+    assert gate.feed(client_frame(frames.TEXT, b"", is_final=False)) == []
+    assert gate.feed(client_frame(frames.CONTINUATION, b"", is_final=False) * 16_383) == []
+    assert gate.fault is None
+    assert gate.feed(client_frame(frames.CONTINUATION, b"")) == []
+    assert gate.fault is not None
+    assert gate.fault.code == 1009
 
 
 def test_a_tap_shows_text_that_ends_in_a_read_and_keeps_nothing_of_what_is_too_long() -> None:
