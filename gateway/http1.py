@@ -312,7 +312,8 @@ def _read_headers(response: Response) -> None:
         elif kind == _REQUEST_ID:
             response.request_id = value
         elif kind == _LOCATION:
-            response.location = value
+            if response.location is None or stays_on_host(response.location):  # of several, one that leads away
+                response.location = value
         elif kind == _CONTENT_TYPE:
             response.content_type = value.lower()
         elif kind == _CONTENT_CODING:
@@ -436,3 +437,12 @@ def host_name(host: bytes) -> bytes:
     """Return the name in a Host value: lower case, without the port."""
     name, _, port = host.rpartition(b":")
     return (name if name and port.isdigit() else host).lower()
+
+
+_ON_HOST: Final = re.compile(rb"(?!//)[^:/?#\\\t]*(?:[/?#][^\\\t]*)?\Z")
+"""a relative reference without an authority (RFC 3986 §4.2), as browsers read it too: they drop tabs, and take `\\` for `/`"""
+
+
+def stays_on_host(location: bytes) -> bool:
+    """Tell whether a redirect leads to a path on the host that the client asked: SDKs carry their key to any other."""
+    return _ON_HOST.match(location) is not None

@@ -618,7 +618,7 @@ class Exchange:
         settled.first_byte_at = self.context.clock()
         settled.upstream_status = status = response.status
         settled.upstream_request_id = response.request_id.decode("latin-1")
-        if response.location is not None and 300 <= status < 400 and not _stays_here(response.location):
+        if response.location is not None and 300 <= status < 400 and not http1.stays_on_host(response.location):
             self._fault(UpstreamFault("redirect_refused", "response_head", anything_sent=True, detail="redirect to another host"))
             return
         self._answer = response
@@ -1037,8 +1037,3 @@ class _OneRequest:
 
 def _not_http(detail: str) -> UpstreamFault:
     return UpstreamFault("upstream_protocol", "response_head", anything_sent=True, detail=detail)
-
-
-def _stays_here(location: bytes) -> bool:
-    """Tell whether a redirect leads to a path on the host that the client asked: SDKs carry their key to any other."""
-    return location.startswith((b"/", b"?", b"#")) and not location.startswith((b"//", b"/\\")) and b"\\" not in location

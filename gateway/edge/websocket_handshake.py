@@ -208,4 +208,4 @@ def refusal_head(answer: Answer, request_id: str) -> bytes:
 def leads_elsewhere(response: http1.Response) -> bool:
     """Tell whether a refusal would lead the client to another host, with its token or without."""
     location = response.location
-    return location is not None and 300 <= response.status < 400 and (b"://" in location or location.startswith(b"//"))
+    return location is not None and 300 <= response.status < 400 and not http1.stays_on_host(location)

@@ -387,6 +387,18 @@ async def test_a_redirect_to_another_host_is_refused_and_not_followed(client: Cl
     assert len(double.requests) == 1
 
 
+@pytest.mark.parametrize("location", ["//evil.test/x", "/\t/evil.test/x", "https:evil.test/x"])
+async def test_a_redirect_to_another_host_is_refused_however_it_is_written(
+    client: Client, double: CartesiaDouble, location: str
+) -> None:
+    double.scripts["away"] = answers(f"HTTP/1.1 307 Go\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+    await client.send(request("GET", "/cartesia/voices", "X-Double: away"))
+
+    answer = await client.answer()
+
+    assert (answer.status, b"redirect_refused" in answer.body) == (502, True)
+
+
 async def test_a_redirect_on_the_same_host_is_the_clients_to_follow(client: Client, double: CartesiaDouble) -> None:
     await client.send(request("GET", "/cartesia/voices", "X-Double: redirect-here"))
 

@@ -136,9 +136,10 @@ async def test_a_credential_in_a_refusal_is_masked() -> None:
         assert answer.body == b"bad key " + b"*" * len(CREDENTIAL)
 
 
-async def test_a_redirect_to_another_host_is_refused() -> None:
+@pytest.mark.parametrize("location", ["https://evil.test/", "//evil.test/", "/\\evil.test/", "https:evil.test"])
+async def test_a_redirect_to_another_host_is_refused(location: str) -> None:
     async with sockets_double() as double, sockets_edge(double) as gateway:
-        double.answers["away"] = b"HTTP/1.1 307 Go\r\nLocation: https://evil.test/\r\nContent-Length: 0\r\n\r\n"
+        double.answers["away"] = f"HTTP/1.1 307 Go\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
         answer = await asked(gateway, TTS, "X-Double: away")
         assert (answer.status, json.loads(answer.body)["error_code"]) == (502, "redirect_refused")
 

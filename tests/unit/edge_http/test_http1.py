@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http1 import CHUNKED, UNTIL_CLOSE, ChunkedBody, Malformed, chunk_of, host_name, parse_request, parse_response
+from gateway.http1 import (
+    CHUNKED,
+    UNTIL_CLOSE,
+    ChunkedBody,
+    Malformed,
+    chunk_of,
+    host_name,
+    parse_request,
+    parse_response,
+    stays_on_host,
+)
 
 
 def request(*lines: bytes) -> bytes:
@@ -263,6 +273,36 @@ def test_pieces_become_one_chunk() -> None:
 )
 def test_a_host_name_is_lower_case_without_its_port(host: bytes, name: bytes) -> None:
     assert host_name(host) == name
+
+
+@pytest.mark.parametrize(
+    "location", [b"/", b"/cartesia/voices/", b"?page=2", b"#top", b"next", b"a/b:c", b"./x", b"/x?to=https://y", b""]
+)
+def test_a_relative_redirect_stays_on_its_host(location: bytes) -> None:
+    assert stays_on_host(location)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        b"https://evil.test/",
+        b"HTTPS:evil.test",
+        b"https:/evil.test",
+        b"//evil.test",
+        b"/\\evil.test",
+        b"\\\\evil.test",
+        b"/\t/evil.test",
+        b"ht\ttps://evil.test",
+        b"x/\\evil.test",
+    ],
+)
+def test_a_redirect_that_any_client_could_follow_to_another_host_does_not(location: bytes) -> None:
+    assert not stays_on_host(location)
+
+
+@pytest.mark.parametrize("lines", [(b"Location: //evil.test", b"location: /"), (b"Location: /", b"location: //evil.test")])
+def test_of_two_redirects_the_one_that_leads_away_counts(lines: tuple[bytes, ...]) -> None:
+    assert parse_response(request(b"HTTP/1.1 302 Found", *lines), 100).location == b"//evil.test"
 
 
 @given(st.binary(max_size=200))
