@@ -54,7 +54,8 @@ def response_headers(headers: list[Header], request_id: str) -> list[Header]:
     dropped = HOP_BY_HOP
     for name, value in headers:
         if name.lower() == b"connection":
-            dropped = dropped | {option.strip().lower() for option in value.split(b",")}
+            # but never the length: without it the client could not tell where this answer ends
+            dropped = (dropped | {option.strip().lower() for option in value.split(b",")}) - {b"content-length"}
     kept = [header for header in headers if header[0].lower() not in dropped]
     kept.append((_REQUEST_ID, request_id.encode("ascii")))
     return kept

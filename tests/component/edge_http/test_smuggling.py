@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.edge.context import Limits
-from tests.doubles.cartesia import CartesiaDouble
+from tests.doubles.cartesia import CartesiaDouble, answers
 from tests.kit.edge import JSON_BODY, Client, Edge, alice, edge, request, speak
 
 HEAD = (
@@ -164,6 +164,19 @@ async def test_more_than_the_answer_said_is_not_taken_for_the_next_answer(client
     assert first.body == b"ok"
     assert second.body.startswith(b'{"data"')
     assert len(double.connections) == 2
+
+
+async def test_an_answer_keeps_its_length_also_where_connection_names_it(client: Client, double: CartesiaDouble) -> None:
+    double.scripts["named"] = answers(
+        b"HTTP/1.1 200 OK\r\nConnection: Content-Length, X-A\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok"
+    )
+    await client.send(request("GET", "/cartesia/voices", "X-Double: named") + request("GET", "/cartesia/voices"))
+
+    first = await client.answer(seconds=2)
+    second = await client.answer(seconds=2)
+
+    assert (first.body, first.one(b"X-A"), first.one(b"Content-Length")) == (b"ok", None, b"2")
+    assert second.body.startswith(b'{"data"')
 
 
 async def test_an_answer_with_both_framings_is_a_fault(client: Client) -> None:
