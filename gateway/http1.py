@@ -150,7 +150,7 @@ def _lines_of(head: bytes, max_headers: int) -> list[bytes]:
     lines = head.split(b"\r\n")
     if lines.pop():
         raise Malformed("head_malformed", "the head does not end in CR LF")
-    if len(lines) > max_headers + 1:
+    if max_headers and len(lines) > max_headers + 1:
         raise Malformed("head_too_large", "too many headers")
     # every CR and LF belongs to a counted CRLF, or there are more of them than that
     if len(head) - len(head.translate(None, _CONTROLS)) != 2 * len(lines):
@@ -169,6 +169,7 @@ def _length_of(value: bytes, seen: int | None) -> int:
 def parse_request(head: bytes, max_headers: int) -> Request:
     """Return the request whose head is given, from its first byte to the last header's CRLF (the empty line excluded).
 
+    max_headers: 0 for any number.
     Raises Malformed with a reason that is answered 400 or 431.
     """
     lines = _lines_of(head, max_headers)

@@ -74,7 +74,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self.outgoing = Outgoing(transport, self.context.turn)
         self.peer = self.client[0] if self.client else ""
         limits = self.context.limits
-        self.deadline = self.loop.time() + limits.keep_alive_seconds
+        self.expire_in(limits.keep_alive_seconds)
         if self.context.addresses.enter(self.peer, limits.connections_per_address):
             self._is_counted = True
         else:
@@ -235,7 +235,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _await_head(self, buffer: bytes) -> None:
         limits = self.context.limits
         if not buffer:
-            self.deadline = self.loop.time() + limits.keep_alive_seconds
+            self.expire_in(limits.keep_alive_seconds)
         elif buffer.startswith(_TLS_HANDSHAKE):  # SDKs dial sockets with wss:// whatever their base URL says
             self._refuse(Refusal("head_malformed", "this port speaks plain HTTP, not TLS"))
         elif len(buffer) > limits.head_bytes:
@@ -244,7 +244,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse(Refusal("head_malformed", "a line is not ended by CR LF"))
         elif not self._is_head_begun:
             self._is_head_begun = True
-            self.deadline = self.loop.time() + limits.head_seconds
+            self.expire_in(limits.head_seconds)
 
     def _begin(self, head: bytes, rest: bytes) -> None:
         """Give one request, whose head is whole, to where it is answered; `rest` is what came after its head."""
@@ -320,7 +320,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse(Refusal("path_refused"))
             return
         self._app_request = _AppRequest(request)
-        self.deadline = self.loop.time() + self.context.limits.body_idle_seconds
+        self.expire_in(self.context.limits.body_idle_seconds)
         super().data_received(head + b"\r\n")
         if self._app_request is not None:
             self._app_data(rest)
@@ -331,7 +331,7 @@ class EdgeProtocol(HttpToolsProtocol):
             if data:
                 self._wait_in_line(data)
             return
-        self.deadline = self.loop.time() + self.context.limits.body_idle_seconds
+        self.expire_in(self.context.limits.body_idle_seconds)
         try:
             used, is_body_done = app_request.take(data, self.context.limits.judged_body_bytes)
         except http1.Malformed as error:

@@ -38,6 +38,8 @@ _EARLY_BYTES: Final = 64 * 1024
 """what a client may send before its 101; it has to wait with more"""
 _ANSWER_SECONDS = 10.0
 """how long a provider may take to answer the handshake; SDKs give up after ten as well"""
+_ANY_SIZE: Final = 2**63
+"""the length that no frame can have (RFC 6455 §5.2)"""
 _TICK_SECONDS: Final = 1.0
 _TICKS_A_LOOK: Final = 2
 _CLOSE_SECONDS: Final = 5.0
@@ -373,7 +375,7 @@ class Relay(asyncio.Protocol):
             settled,
             credential,
             SessionLimits(
-                message_bytes=limits.message_bytes,
+                message_bytes=limits.message_bytes or _ANY_SIZE,
                 judged_message_bytes=limits.judged_message_bytes,
                 revocation_drain_seconds=limits.revocation_drain_seconds,
             ),

@@ -7,6 +7,7 @@ import pytest
 from gateway.edge.context import Limits
 from tests.doubles.cartesia import CartesiaDouble, answers
 from tests.kit.edge import JSON_BODY, Client, Edge, alice, edge, request, speak
+from tests.kit.waiting import until
 
 HEAD = (
     f"POST /cartesia/tts/bytes HTTP/1.1\r\nHost: gw.test\r\nContent-Type: application/json\r\nAuthorization: Bearer {alice()}\r\n"
@@ -185,6 +186,25 @@ async def test_an_answer_with_both_framings_is_a_fault(client: Client) -> None:
     answer = await client.answer()
 
     assert (answer.status, json.loads(answer.body)["error_code"]) == (502, "upstream_protocol")
+
+
+async def test_a_limit_of_0_is_none(double: CartesiaDouble) -> None:
+    limits = Limits(header_count=0, head_seconds=0, keep_alive_seconds=0, body_bytes=0, body_idle_seconds=0)
+    asked = request("GET", "/cartesia/voices", *(f"X-{n}: 1" for n in range(300)), body=b"hello")
+    own = request("POST", "/own", body=b"hello")
+    parts = [(asked[:at], asked[at:]) for at in (0, 10, len(asked) - 2)] + [(own[:-2], own[-2:])]
+    async with edge(double.origin, limits=limits) as gateway:
+        clients = [await gateway.client() for _ in parts]
+        for client, (first, _) in zip(clients, parts, strict=True):
+            await client.send(first)
+        connections = gateway.server.server_state.connections
+        await until(lambda: len(connections) == len(parts))
+        # a deadline that had been set would have passed by the second look
+        await until(lambda: all(connection._ticks > 1 for connection in connections))  # type: ignore[union-attr]
+        for client, (_, rest) in zip(clients, parts, strict=True):
+            await client.send(rest)
+
+        assert [(await client.answer()).status for client in clients] == [200, 200, 200, 200]
 
 
 async def test_a_head_over_the_limit_is_431(double: CartesiaDouble) -> None:

@@ -250,6 +250,15 @@ async def test_a_client_that_sends_more_than_the_limit_is_told_1009(target: str,
         assert double.sockets[0].frames[0].is_masked
 
 
+async def test_a_message_limit_of_0_is_none() -> None:
+    async with sockets_double() as double, sockets_edge(double, limits=Limits(message_bytes=0)) as gateway:
+        client = await dial(gateway, STT, "X-Double: echo")
+        await client.send(BINARY, bytes(100_000))
+        found = await client.frame()
+        assert found is not None
+        assert found.payload == bytes(100_000)
+
+
 async def test_a_provider_that_sends_more_than_the_limit_is_told_1009() -> None:
     async def shouts(_: SocketsDouble, socket: Socket) -> None:
         await socket.send(BINARY, bytes(2001))
