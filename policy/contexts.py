@@ -8,7 +8,7 @@ without an id is a context of its own, matched to answers in order. Knows no byt
 import re
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -18,8 +18,6 @@ from policy.facts import Facts
 from policy.refusal import Refusal
 from policy.route import Route
 from policy.usage import Settled, SettledContext, Tally
-
-_T = TypeVar("_T")
 
 _MOST_REMEMBERED: Final = 256
 """ended and refused contexts whose late messages are still understood"""
@@ -83,20 +81,27 @@ _READER: Final = msgspec.json.Decoder(Said)
 
 def said_by(payload: bytes) -> Said | None:
     """Read a provider's text message; None if it is no JSON object."""
+    return said_in(payload, 0, len(payload))
+
+
+def said_in(data: bytes, begin: int, end: int) -> Said | None:
+    """Read a provider's text message where it stands in a read; as `said_by`."""
     audio_bytes = 0
-    if len(payload) > _LONG:
-        payload, audio_bytes = _without_audio(payload)
+    if end - begin > _LONG:
+        payload, audio_bytes = _without_audio(data, begin, end)
+    else:
+        payload = data[begin:end]
     try:
         said = _READER.decode(payload)
     except msgspec.DecodeError:  # also ValidationError: an array, a bare word (speech-to-text has those)
         return None
-    data = said.data
-    if data is not None:
-        said.data = None if type(data) is not str else base64_bytes(data) if data else audio_bytes
+    audio = said.data
+    if audio is not None:
+        said.data = None if type(audio) is not str else base64_bytes(audio) if audio else audio_bytes
     return said
 
 
-def _without_audio(payload: bytes) -> tuple[bytes, int]:
+def _without_audio(data: bytes, begin: int, end: int) -> tuple[bytes, int]:
     """Return the message with its `data` emptied, if that is one plain string, and what that decodes to, in bytes.
 
     Base64 is most of a message, and says nothing. `"data"` and a colon can only be a key (inside a string the quotes would
@@ -104,65 +109,56 @@ def _without_audio(payload: bytes) -> tuple[bytes, int]:
     in nothing else.
     """
     # The usual spelling first: a pattern looks at each character.
-    begin = payload.find(_USUAL_AUDIO, 0, _LONG) + len(_USUAL_AUDIO)
-    if begin < len(_USUAL_AUDIO):
-        found = _AUDIO.search(payload, 0, _LONG)
+    audio_at = data.find(_USUAL_AUDIO, begin, begin + _LONG) + len(_USUAL_AUDIO)
+    if audio_at < len(_USUAL_AUDIO):
+        found = _AUDIO.search(data, begin, begin + _LONG)
         if found is None:
-            return payload, 0
-        begin = found.end()
-    end = payload.find(b'"', begin)
-    if end < 0 or payload.find(b"\\", begin, end) >= 0:
-        return payload, 0
-    padding = (payload[end - 1] == 0x3D) + (payload[end - 2] == 0x3D) if end - begin >= 4 else 0
-    return payload[:begin] + payload[end:], (end - begin) * 3 // 4 - padding
+            return data[begin:end], 0
+        audio_at = found.end()
+    quote = data.find(b'"', audio_at, end)
+    if quote < 0 or data.find(b"\\", audio_at, quote) >= 0:
+        return data[begin:end], 0
+    size = quote - audio_at
+    padding = (data[quote - 1] == 0x3D) + (data[quote - 2] == 0x3D) if size >= 4 else 0
+    return data[begin:audio_at] + data[quote:end], size * 3 // 4 - padding
 
 
-class Context:
+class Context(SettledContext):
     """One live context: what its later messages are judged against, and what it settles as."""
 
-    __slots__ = (
-        "asked_as",
-        "audio_bytes",
-        "audio_rate",
-        "ends_by",
-        "is_cancelled",
-        "last_audio_at",
-        "refusal",
-        "route",
-        "settled",
-    )
+    is_cancelled: bool = False
+    last_audio_at: float = 0.0
+    audio_bytes: int = 0
+    refusal: Refusal | None = None
+    """set when its model or voice was withdrawn while it lived: nothing more of it passes"""
+    ends_by: float = 0.0
+    """when a withdrawn or cancelled context must have ended, Unix seconds; 0.0: no such time"""
 
-    def __init__(self, asked_as: str | None, route: Route, settled: SettledContext, audio_rate: int) -> None:
+    def __init__(
+        self, session: Settled, tally: Tally, now: float, asked_as: str | None, route: Route, voice: str, audio_rate: int
+    ) -> None:
         """audio_rate: bytes a second of the audio that was asked for; 0: it cannot be known."""
+        super().__init__(session, tally, now, route.model, voice)
         self.asked_as = asked_as
         self.route = route
-        self.settled = settled
-        self.is_cancelled = False
-        self.last_audio_at = 0.0
         self.audio_rate = audio_rate
-        self.audio_bytes = 0
-        self.refusal: Refusal | None = None
-        """set when its model or voice was withdrawn while it lived: nothing more of it passes"""
-        self.ends_by = 0.0
-        """when a withdrawn or cancelled context must have ended, Unix seconds; 0.0: no such time"""
 
     def audio_arrived(self, size: int, now: float) -> None:
         """Note an arrival of audio. size: in bytes."""
-        settled = self.settled
         self.audio_bytes += size
-        if not settled.first_audio_at:
-            settled.first_audio_at = now
-        elif now - self.last_audio_at > settled.largest_audio_gap:
-            settled.largest_audio_gap = now - self.last_audio_at
+        if not self.first_audio_at:
+            self.first_audio_at = now
+        elif now - self.last_audio_at > self.largest_audio_gap:
+            self.largest_audio_gap = now - self.last_audio_at
         self.last_audio_at = now
 
     def count_audio(self) -> None:
         """Bring the tally up to the audio that came; what cannot be measured is told as that."""
         if self.audio_bytes:
             if self.audio_rate:
-                self.settled.tally.set("audio_out_ms", self.audio_bytes * 1000 // self.audio_rate)
+                self.tally.set("audio_out_ms", self.audio_bytes * 1000 // self.audio_rate)
             else:
-                self.settled.tally.set("unmeasured", 1)
+                self.tally.set("unmeasured", 1)
 
 
 class Contexts:
@@ -173,29 +169,36 @@ class Contexts:
         self._session = session
         self._pod = pod
         self._most = most
-        self._live: dict[str, Context] = {}
+        self._by_id: dict[str, Context | int] = {}
+        """a live one, or the place in `_ended` of the name of one that has ended: one look a message finds either"""
+        self._named = 0  # live ones that have an id
         self._anonymous: deque[Context] = deque()
-        self._ended: dict[str, None] = {}
+        self._ended: list[str] = []  # used in a round once it has as many as are remembered
+        self._next_ended = 0
         self._refused: dict[str, Refusal] = {}
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._anonymous)
+        return self._named + len(self._anonymous)
 
     def __iter__(self) -> Iterator[Context]:
-        return iter((*self._live.values(), *self._anonymous))
+        named = [known for known in self._by_id.values() if isinstance(known, Context)] if self._named else []
+        return iter((*named, *self._anonymous))
 
     @property
     def is_full(self) -> bool:
         """Tell whether another context would be one too many."""
-        return len(self._live) + len(self._anonymous) >= self._most
+        return self._named + len(self._anonymous) >= self._most
 
     def live(self, context_id: str | None) -> Context | None:
         """Return the live context of that id; None for a new one, and for a message without an id."""
-        return None if context_id is None else self._live.get(context_id)
+        if context_id is None:
+            return None
+        known = self._by_id.get(context_id)
+        return known if isinstance(known, Context) else None
 
     def was_admitted(self, context_id: str | None) -> bool:
         """Tell whether a context of that id lived and has ended (its late close or cancel is harmless)."""
-        return context_id in self._ended
+        return context_id is not None and isinstance(self._by_id.get(context_id), int)
 
     def refusal_of(self, context_id: str | None) -> Refusal | None:
         """Return why the context of that id was refused, if it was."""
@@ -204,7 +207,11 @@ class Contexts:
     def refused(self, context_id: str | None, refusal: Refusal) -> None:
         """Remember a refusal, so that the rest of that context is refused likewise."""
         if context_id is not None:
-            _remember(self._refused, context_id, refusal)
+            refused = self._refused
+            refused.pop(context_id, None)
+            refused[context_id] = refusal
+            if len(refused) > _MOST_REMEMBERED:
+                del refused[next(iter(refused))]
 
     def refusal_settled(self, refusal: Refusal, facts: Facts, route: Route, now: float) -> SettledContext:
         """Return what a refused message settles as: a context of its own that cost nothing, with the reason as answered."""
@@ -228,14 +235,12 @@ class Contexts:
         session.contexts += 1
         metadata = dict(route.metadata) if route.metadata else None
         tally = Tally(self._next_key(), route.attribution, self._pod, metadata)
-        settled = SettledContext(session, tally, now, route.model, voice)
-        context = Context(context_id, route, settled, audio_rate)
+        context = Context(session, tally, now, context_id, route, voice, audio_rate)
         if context_id is None:
             self._anonymous.append(context)
         else:
-            self._live[context_id] = context
-            if self._ended:
-                self._ended.pop(context_id, None)
+            self._by_id[context_id] = context
+            self._named += 1
             if self._refused:
                 self._refused.pop(context_id, None)
         return context
@@ -250,33 +255,42 @@ class Contexts:
         An id that nobody asked for is the provider's own name for the oldest context that came without one.
         """
         if isinstance(context_id, str):
-            found = self._live.get(context_id)
-            if found is not None or context_id in self._ended or not self._anonymous:
-                return found
-            found = self._live[context_id] = self._anonymous.popleft()
-            found.asked_as = context_id
-            return found
+            known = self._by_id.get(context_id)
+            if isinstance(known, Context):
+                return known
+            if known is not None or not self._anonymous:
+                return None
+            named = self._by_id[context_id] = self._anonymous.popleft()
+            named.asked_as = context_id
+            self._named += 1
+            return named
         if self._anonymous:
             return self._anonymous[0]
-        return next(iter(self._live.values())) if len(self._live) == 1 else None
+        return next(iter(self)) if self._named == 1 else None
 
-    def end(self, context: Context, outcome: Outcome, now: float, reason: str = "") -> SettledContext:
-        """Take a context out and return what it settles as."""
-        if context.asked_as is None:
+    def end(self, context: Context, outcome: Outcome, now: float, reason: str = "") -> Context:
+        """Take a context out and return it as what it settles as."""
+        name = context.asked_as
+        if name is None:
             self._anonymous.remove(context)
         else:
-            del self._live[context.asked_as]
-            _remember(self._ended, context.asked_as, None)
+            self._named -= 1
+            self._by_id[name] = self._remembered(name)
         context.count_audio()
-        settled = context.settled
-        settled.outcome = outcome
-        settled.reason = reason
-        settled.ended_at = now
-        return settled
+        context.outcome = outcome
+        context.reason = reason
+        context.ended_at = now
+        return context
 
-
-def _remember(kept: dict[str, _T], key: str, value: _T) -> None:
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _MOST_REMEMBERED:
-        del kept[next(iter(kept))]
+    def _remembered(self, name: str) -> int:
+        """Keep the name of a context that has ended, and forget the one that ended longest ago if there are many."""
+        place, ended = self._next_ended, self._ended
+        self._next_ended = (place + 1) % _MOST_REMEMBERED
+        if len(ended) < _MOST_REMEMBERED:
+            ended.append(name)
+        else:
+            oldest = ended[place]
+            if self._by_id.get(oldest) == place:  # else it lives, or ended, again
+                del self._by_id[oldest]
+            ended[place] = name
+        return place

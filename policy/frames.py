@@ -329,10 +329,12 @@ class Tap(Walker):
     A message of more than `reading_limit` bytes goes by unread.
     """
 
-    __slots__ = ("_kept", "_kept_bytes", "_quick_limit", "_reading_limit")
+    __slots__ = ("_kept", "_kept_bytes", "_quick_limit", "_reading_limit", "opcode", "payload_at")
 
     def __init__(self, message_limit: int, reading_limit: int) -> None:
         super().__init__("server", message_limit)
+        self.opcode = TEXT  # of the message that `step` followed last, and where its payload began
+        self.payload_at = 0
         self._reading_limit = reading_limit
         self._quick_limit = min(message_limit, reading_limit)
         self._kept: list[bytes] = []
@@ -343,34 +345,48 @@ class Tap(Walker):
         size = len(data)
         pos = 0
         found: list[Passed] = []
-        if self._whole:
-            while size - pos > 3:
-                first = data[pos]
-                if first != 0x81 and first != 0x82:
-                    break
-                length = data[pos + 1]
-                payload_at = pos + 2
-                if length > 125:
-                    if length != 126:
-                        break
-                    length = data[pos + 2] << 8 | data[pos + 3]
-                    payload_at += 2
-                end = payload_at + length
-                if end > size or length > self._quick_limit:
-                    break
-                self.messages += 1
-                if first == 0x81:
-                    self.text_bytes += length
-                    found.append((TEXT, data[payload_at:end]))
-                else:
-                    self.binary_bytes += length
-                    found.append((BINARY, data[payload_at:end]))
-                pos = end
-        if pos < size:
-            self._read_on(data, pos, found)
+        while pos < size:
+            end = self.step(data, pos)
+            if not end:
+                return found + self.read_on(data, pos)
+            found.append((self.opcode, data[self.payload_at : end]))
+            pos = end
         return found
 
-    def _read_on(self, data: bytes, pos: int, found: list[Passed]) -> None:
+    def step(self, data: bytes, pos: int) -> int:
+        """Follow one data message of one frame that begins and ends in this read: nearly all do.
+
+        Return where it ends, its payload begins at `payload_at`; 0 if what begins at pos is something else: see `read_on`.
+        """
+        size = len(data)
+        if not self._whole or size - pos < 4:
+            return 0
+        first = data[pos]
+        if first != 0x81 and first != 0x82:
+            return 0
+        length = data[pos + 1]
+        payload_at = pos + 2
+        if length > 125:
+            if length != 126:
+                return 0
+            length = data[pos + 2] << 8 | data[pos + 3]
+            payload_at += 2
+        end = payload_at + length
+        if end > size or length > self._quick_limit:
+            return 0
+        self.messages += 1
+        if first == 0x81:
+            self.opcode = TEXT
+            self.text_bytes += length
+        else:
+            self.opcode = BINARY
+            self.binary_bytes += length
+        self.payload_at = payload_at
+        return end
+
+    def read_on(self, data: bytes, pos: int) -> list[Passed]:
+        """Follow the rest of a read, whatever it is; return as `feed` does."""
+        found: list[Passed] = []
         shift = len(self._tail)
         if shift:
             data = self._tail + data
@@ -396,6 +412,7 @@ class Tap(Walker):
                     break
         if self.is_over:
             self.cut = max(0, self.cut - shift)
+        return found
 
     def _keep(self, payload: bytes) -> None:
         self._kept_bytes += len(payload)
@@ -428,22 +445,30 @@ class Gate(_Parser):
 
     def feed(self, data: bytes) -> list[Message]:
         """Take one read; return what it completed, in order. After it, see `fault` and `close` (the close is returned too)."""
+        at = self.payload_at(data)
+        if at:
+            return [(data[0] & 0x0F, data, unmasked(data[at:], data[at - 4 : at]))]
+        return self._feed(data)
+
+    def payload_at(self, data: bytes) -> int:
+        """Return where the payload begins if the read is just one message of one frame, as nearly all are; 0 if it is not.
+
+        Such a read needs no `feed`. The mask is the four bytes before the payload.
+        """
         size = len(data)
         if self._whole and size > 6:
             first = data[0]
             if first == 0x81 or first == 0x82:
                 length = data[1] - 0x80
-                if 0 <= length < 126:
-                    end = length + 6
-                elif length == 126:
+                at = 6
+                if length == 126:
                     length = data[2] << 8 | data[3]
-                    end = length + 8
-                else:
-                    end = 0
-                if end == size and length <= self._limit:
-                    at = end - length
-                    return [(first & 0x0F, data, unmasked(data[at:], data[at - 4 : at]))]
-        return self._feed(data)
+                    at = 8
+                elif length < 0 or length == 127:
+                    return 0
+                if at + length == size and length <= self._limit:
+                    return at
+        return 0
 
     def _feed(self, data: bytes) -> list[Message]:
         if self._tail:

@@ -41,6 +41,68 @@ class Heard:
         self.speaks = speaks
 
 
+class _Known:
+    """A message that was read: `facts`, and what of its bytes stands before, between and behind its two strings.
+
+    `is_text_first` tells their order. Without a context there is one string: nothing stands between, `has_context` is false.
+    """
+
+    __slots__ = ("after", "before", "between", "facts", "has_context", "is_text_first")
+
+    def __init__(self, facts: Facts, payload: bytes, text: tuple[int, int], context: tuple[int, int] | None) -> None:
+        self.facts = facts
+        self.has_context = context is not None
+        self.is_text_first = context is None or text < context
+        first, second = (text, context or text) if self.is_text_first else (context or text, text)
+        self.before = payload[: first[0]]
+        self.between = b"" if context is None else payload[first[1] : second[0]]
+        self.after = payload[second[1] :]
+
+    def hear(self, payload: bytes) -> Heard | None:
+        """Return what a message says that differs from this one in the two strings alone; None if it may not be one.
+
+        What stands around the strings is the same byte for byte, and they are plain: so they are the same two values.
+        """
+        if not payload.startswith(self.before):
+            return None
+        begin = len(self.before)
+        end = payload.find(b'"', begin)
+        if end <= begin:
+            return None
+        text = _plain(payload[begin:end])
+        context_id = self.facts.context_id
+        if self.has_context:
+            begin = end + len(self.between)
+            if payload[end:begin] != self.between:
+                return None
+            end = payload.find(b'"', begin)
+            if end <= begin:
+                return None
+            other = _plain(payload[begin:end])
+            if not other:
+                return None
+            if self.is_text_first:
+                context_id = other
+            else:
+                context_id, text = text, other
+            if len(context_id) > _LONGEST_NAME:
+                return None
+        if len(payload) - end != len(self.after) or not payload.endswith(self.after):
+            return None
+        if not text or "<" in text or text.isspace():
+            return None
+        return Heard(self.facts, context_id, text, len(text), True)
+
+
+def _plain(value: bytes) -> str:
+    """Return the content of a JSON string that no quote stands in, if it means itself and nothing in it is odd; else nothing."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if "\\" not in text and text.isprintable() else ""
+
+
 class _Sought:
     """A key whose value is a plain string: not empty, no escape in it, no control character."""
 
@@ -94,7 +156,7 @@ _CONTEXT: Final = _Sought("context_id")
 class Recall:
     """What was read of one session's messages, or of the bodies of one connection's requests."""
 
-    __slots__ = ("_endpoint", "_known", "_known_without_context", "_misses", "_most_kept", "_text")
+    __slots__ = ("_endpoint", "_known", "_known_without_context", "_latest", "_misses", "_most_kept", "_text")
 
     def __init__(self, endpoint: Endpoint, most_kept: int = _MOST_KEPT) -> None:
         """most_kept: messages that differ in more than text and context."""
@@ -102,9 +164,11 @@ class Recall:
         self._text: _Sought = _sought(endpoint.text_key or "transcript")
         self._most_kept = most_kept
         self._misses = 0
-        self._known: dict[bytes, Facts] = {}
-        self._known_without_context: dict[bytes, Facts] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._known_without_context: dict[bytes, _Known] = {}
         """apart, for an empty context is what one that was taken out looks like"""
+        self._latest: _Known | None = None
+        """what the last message was like: the next one mostly is as well"""
 
     def facts(self, body: bytes) -> Facts | Unjudgeable:
         """Return what `policy.peek.facts_of_json` returns."""
@@ -118,6 +182,12 @@ class Recall:
 
     def hear(self, payload: bytes) -> Heard | Unjudgeable:
         """Return what a message says. payload: unmasked, whole."""
+        latest = self._latest
+        if latest is not None:
+            heard = latest.hear(payload)
+            if heard is not None:
+                self._misses = 0
+                return heard
         a, b, transcript = self._text.find(payload)
         if not b or self._misses > _MOST_MISSES:
             return self._whole(payload)
@@ -125,21 +195,22 @@ class Recall:
         context_id: str | None = named
         if not d:
             rest = payload[:a] + payload[b:]
-            facts = self._known_without_context.get(rest)
-            if facts is None:
+            known = self._known_without_context.get(rest)
+            if known is None:
                 return self._first(payload, rest, (a, b), None)
-            context_id = facts.context_id
+            context_id = known.facts.context_id
         else:
             rest = payload[:a] + payload[b:c] + payload[d:] if a < c else payload[:c] + payload[d:a] + payload[b:]
-            facts = self._known.get(rest)
-            if facts is None:
+            known = self._known.get(rest)
+            if known is None:
                 return self._first(payload, rest, (a, b), (c, d))
             if len(named) > _LONGEST_NAME:
                 return self._whole(payload)
         if "<" in transcript or transcript.isspace():
             return self._whole(payload)
         self._misses = 0
-        return Heard(facts, context_id, transcript, len(transcript), True)
+        self._latest = known
+        return Heard(known.facts, context_id, transcript, len(transcript), True)
 
     def _whole(self, payload: bytes) -> Heard | Unjudgeable:
         facts = facts_of_json(payload, self._endpoint)
@@ -165,5 +236,5 @@ class Recall:
         if isinstance(proof, Facts) and proof.transcript == _A_TEXT and proof.context_id == context_id:
             if len(known) >= self._most_kept:
                 known.clear()
-            known[rest] = heard.facts
+            known[rest] = self._latest = _Known(heard.facts, payload, text, context)
         return heard

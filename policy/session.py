@@ -14,9 +14,9 @@ from contracts.events import Outcome
 from contracts.secret import Secret
 from policy import frames
 from policy.audio import bytes_a_second, raw_rate
-from policy.contexts import Contexts, said_by
+from policy.contexts import Context, Contexts, Said, said_by, said_in
 from policy.facts import Facts, Unjudgeable
-from policy.frames import Gate, Message, Tap, Walker
+from policy.frames import Gate, Tap, Walker, unmasked
 from policy.recall import Heard, Recall
 from policy.refusal import TABLE, Refusal, in_band_error
 from policy.rewrite import masked
@@ -128,6 +128,12 @@ Command: TypeAlias = ToClient | ToUpstream | Record | SettleContext | Redial | E
 FORWARD: Final[list[Command]] = []
 """what came passes to the other side as it came; compared by identity"""
 
+ADMIT: Final[list[Command]] = []
+"""the session's `admitted` is to be written down, then what the client sent passes as it came; compared by identity"""
+
+SETTLE: Final[list[Command]] = []
+"""what the provider sent passes as it came, then the session's `ended` is settled; compared by identity"""
+
 _MOST_READ_BYTES: Final = 64 * 1024
 """of a message of a recognition: transcripts and errors are smaller"""
 
@@ -165,6 +171,7 @@ class Session:
         "_error",
         "_finish_by",
         "_gate",
+        "_has_deadlines",
         "_has_ended_client",
         "_has_ended_upstream",
         "_has_finished",
@@ -192,12 +199,22 @@ class Session:
         "_upstream_ended",
         "_upstream_told",
         "_usage_at",
+        "_usual",
+        "_usual_rate",
+        "_usual_route",
         "_version",
         "_waiting",
+        "admitted",
+        "ended",
         "route",
         "settled",
         "tally",
     )
+
+    admitted: Tally
+    """of the message that the last `ADMIT` is about"""
+    ended: SettledContext
+    """the context that the last `SETTLE` is about"""
 
     def __init__(
         self,
@@ -236,7 +253,11 @@ class Session:
         self._upstream: Walker = self._reader or Walker("server", limits.message_bytes)
         self._recall = Recall(route.endpoint)
         self._contexts = Contexts(settled, pod, limits.contexts)
+        self._has_deadlines = False  # of its contexts one may have a time by which it must have ended
         self._judged: dict[tuple[str | None, str | None, bool, bool], Route | Refusal] = {}
+        self._usual = _NO_FACTS  # of the last message that was decided; to where; the rate of its audio
+        self._usual_route = route
+        self._usual_rate = 0
         self.tally = None if judged else Tally(settled.request_id, route.attribution, pod, dict(route.metadata))
         settled.tally = self.tally
         self._audio_rate = bytes_a_second(facts.encoding, facts.sample_rate) if is_recognition else 0
@@ -262,7 +283,7 @@ class Session:
         self._finish_by = 0.0
         self._is_draining = False
         self._is_redialling = False
-        self._waiting: list[Message] = []
+        self._waiting: list[tuple[bytes, bytes]] = []  # messages: as they came, unmasked
         self._last_ping: bytes | None = None
         self._messages_seen = 0
         self._quiet_since = now
@@ -319,7 +340,9 @@ class Session:
     def _passed(self, data: bytes, now: float) -> list[Command]:
         """Take bytes of the provider's that are not what the relay holds: it cannot forward them by itself."""
         commands = self._from_upstream(data, now) if data else []
-        return [ToClient(data)] if commands is FORWARD else commands
+        if commands is FORWARD:
+            return [ToClient(data)]
+        return [ToClient(data), SettleContext(self.ended)] if commands is SETTLE else commands
 
     def _from_upstream(self, data: bytes, now: float) -> list[Command]:
         upstream = self._upstream
@@ -334,18 +357,20 @@ class Session:
             if not upstream.walk(data) and self._passes and self._clear not in data:
                 return FORWARD
         else:
-            errors = False
-            for opcode, payload in reader.feed(data):
-                is_judged = self.tally is None
-                if self._provider_said(opcode, payload, now, out) if is_judged else self._recognition_said(opcode, payload):
-                    errors = True
+            errors = self._read(reader, data, now, out) if self.tally is None else self._read_recognition(reader, data)
             # Only where an error may be on its way is there something to mask; the search costs more than all before it.
             may_hold_error = errors or not upstream.is_between_messages
             if self._passes and not upstream.is_over and not (may_hold_error and self._clear in data):
                 if not out:
                     return FORWARD
+                if self._is_draining or self._cut_reason:
+                    self._drain_at_boundary(now, out)
+                if len(out) == 1:
+                    only = out[0]
+                    if isinstance(only, SettleContext):
+                        self.ended = only.context
+                        return SETTLE
                 out.insert(0, ToClient(data))
-                self._drain_at_boundary(now, out)
                 return out
         self._pass_aside(data, errors, now, out)
         return out
@@ -446,12 +471,8 @@ class Session:
             self._judge_again(now, out)
         if self._cut_reason and now >= self._cut_by:
             self._end(self._cut_reason, now, out)
-        for context in self._contexts:
-            if context.ends_by and now >= context.ends_by:
-                if context.refusal is not None:
-                    self._end(context.refusal.reason, now, out)
-                else:
-                    out.append(SettleContext(self._contexts.end(context, "cancelled", now)))
+        if self._has_deadlines:
+            self._end_overdue(now, out)
         if now - self._usage_at >= self._limits.usage_seconds:
             self._usage_at = now
             if self.tally is not None:
@@ -459,7 +480,7 @@ class Session:
                 out.append(Record(self.tally))
             for context in self._contexts:
                 context.count_audio()
-                out.append(Record(context.settled.tally))
+                out.append(Record(context.tally))
         if self._is_draining and self._client is not None:
             seen = self._client.messages + self._upstream.messages
             if seen != self._messages_seen:
@@ -469,21 +490,34 @@ class Session:
                 self._drain_at_boundary(now, out)
         return out
 
+    def _end_overdue(self, now: float, out: list[Command]) -> None:
+        """End the contexts that must have ended by now."""
+        self._has_deadlines = False
+        for context in self._contexts:
+            if not context.ends_by:
+                continue
+            if now < context.ends_by:
+                self._has_deadlines = True
+            elif context.refusal is not None:
+                self._end(context.refusal.reason, now, out)
+            else:
+                out.append(SettleContext(self._contexts.end(context, "cancelled", now)))
+
     def world_changed(self, now: float) -> list[Command]:
         """Judge again what is open: configuration or revocations changed."""
         out: list[Command] = []
-        self._judged.clear()
+        self._forget_verdicts()
         if self._has_finished or self._cut_reason:
             return out
         if not self._judge_again(now, out):
             return out
         for context in self._contexts:
             if context.refusal is None:
-                settled = context.settled
-                facts = Facts(model=settled.model or None, voice=settled.voice or None, speaks=True)
+                facts = Facts(model=context.model or None, voice=context.voice or None, speaks=True)
                 verdict = self._judge(context.route, facts, now)
                 if isinstance(verdict, Refusal):
                     context.refusal = verdict
+                    self._has_deadlines = True
                     context.ends_by = now + self._limits.revocation_drain_seconds
                     self._refuse(verdict, context.asked_as, now, out)
         return out
@@ -530,13 +564,13 @@ class Session:
         self._clear = credential.reveal()
         self._kept = b""
         self._is_redialling = False
-        self._judged.clear()
+        self._forget_verdicts()
         if self._ending:
             return out
         self._takes = True
         waiting, self._waiting = self._waiting, []
-        for message in waiting:
-            self._client_message(message, now, out)
+        for raw, payload in waiting:
+            self._client_message(raw, payload, now, out)
         return out
 
     def redial_failed(self, refusal: Refusal, now: float) -> list[Command]:
@@ -546,7 +580,7 @@ class Session:
             return out
         self._is_redialling = False
         self._upstream_ended = True
-        for _, _, payload in self._waiting:
+        for _, payload in self._waiting:
             heard = self._recall.hear(payload)
             context_id, facts = (heard.context_id, heard.facts) if isinstance(heard, Heard) else (None, _NO_FACTS)
             self._refuse_message(refusal, context_id, facts, now, out)
@@ -561,89 +595,128 @@ class Session:
         if gate is None or gate.is_over:
             return []
         out: list[Command] = []
-        for message in gate.feed(data):
-            opcode = message[0]
+        at = gate.payload_at(data) if self._takes else 0
+        if at:
+            context = self._admitted(data, unmasked(data[at:], data[at - 4 : at]), now, out)
+            if context is not None:
+                if not out:
+                    self.admitted = context.tally
+                    return ADMIT
+                out.append(Record(context.tally))
+                out.append(ToUpstream(data))
+            return out
+        for opcode, raw, payload in gate.feed(data):
             if opcode < 8:
-                if self._takes:
-                    self._client_message(message, now, out)
-                elif self._is_redialling:
-                    self._waiting.append(message)
+                self._client_message(raw, payload, now, out)
             elif opcode == frames.CLOSE:
                 if gate.fault is None:
                     if self._takes:
-                        out.append(ToUpstream(message[1]))
+                        out.append(ToUpstream(raw))
                     self._client_said_goodbye(now, out)
             elif self._takes:
                 if opcode == frames.PING:
-                    self._last_ping = message[2]
-                out.append(ToUpstream(message[1]))
+                    self._last_ping = payload
+                out.append(ToUpstream(raw))
             elif self._is_redialling and opcode == frames.PING:
-                self._say(frames.frame(frames.PONG, message[2]), now, out)
+                self._say(frames.frame(frames.PONG, payload), now, out)
         if gate.fault is not None:
             self._fail(gate.fault, "client", now, out)
         return out
 
-    def _client_message(self, message: Message, now: float, out: list[Command]) -> None:
+    def _client_message(self, raw: bytes, payload: bytes, now: float, out: list[Command]) -> None:
         """Judge one whole message; pass it on, drop it with an error, or have another account dialled for it."""
+        if self._takes:
+            context = self._admitted(raw, payload, now, out)
+            if context is not None:
+                out.append(Record(context.tally))
+                out.append(ToUpstream(raw))
+        elif self._is_redialling:
+            self._waiting.append((raw, payload))
+
+    def _admitted(self, raw: bytes, payload: bytes, now: float, out: list[Command]) -> Context | None:
+        """Judge one whole message. Return the context of one that speaks, and may be sent once it is written down.
+
+        For any other message what is to be done is in `out`.
+        """
         settled = self.settled
-        if not self._takes:
-            if self._is_redialling:
-                self._waiting.append(message)
-            return
-        _, raw, payload = message
         settled.messages_from_client += 1
         settled.bytes_from_client += len(payload)
         heard = self._recall.hear(payload)
         if isinstance(heard, Unjudgeable):
             self._refuse_message(Refusal(heard.reason, heard.key), heard.context_id, _NO_FACTS, now, out)
-            return
+            return None
         contexts = self._contexts
         context_id = heard.context_id
         context = contexts.live(context_id)
+        facts = heard.facts
         if context is not None and context.refusal is not None:
-            self._refuse_message(context.refusal, context_id, heard.facts, now, out)
-            return
+            self._refuse_message(context.refusal, context_id, facts, now, out)
+            return None
+        if facts is self._usual and heard.speaks:
+            # It is like the one that was decided last, but for its text: an agent hardly sends anything else.
+            if context is None and not self._is_draining and not contexts.is_full:
+                context = self._open(heard, self._usual_route, self._usual_rate, now, out)
+            if context is not None:
+                self._count(context, heard, now)
+                return context
         if not heard.speaks and (context is not None or contexts.was_admitted(context_id)):
-            if context is not None and heard.facts.cancels:
+            if context is not None and facts.cancels:
                 context.is_cancelled = True
                 context.ends_by = now + self._limits.cancelled_seconds
+                self._has_deadlines = True
             out.append(ToUpstream(raw))
-            return
-        if not heard.speaks and heard.facts.is_control:
+            return None
+        if not heard.speaks and facts.is_control:
             out.append(ToUpstream(raw))
-            return
+            return None
         verdict = self._verdict(heard, context is None, now)
         if isinstance(verdict, Refusal):
             # A context that was never opened may still be.
             contexts.refused(None if verdict.reason == "context_unknown" else context_id, verdict)
-            self._refuse_message(verdict, context_id, heard.facts, now, out)
-            return
+            self._refuse_message(verdict, context_id, facts, now, out)
+            return None
         if verdict.account.id != self.route.account.id:
             self._takes = False
             self._is_redialling = True
-            self._waiting.append(message)
+            self._waiting.append((raw, payload))
             if self._last_ping is not None:  # its pong is lost with the connection
                 self._say(frames.frame(frames.PONG, self._last_ping), now, out)
             out.append(Redial(verdict))
-            return
-        if context is None:
-            context = contexts.open(context_id, heard.facts.voice or "", verdict, raw_rate(heard.facts.output), now)
-            if context_id is None and (surplus := contexts.surplus()) is not None:
-                out.append(SettleContext(contexts.end(surplus, "completed", now)))
-        about = context.settled
-        if heard.characters:
-            about.tally.add("characters", heard.characters)
-            about.characters += heard.characters
-            settled.characters += heard.characters
-            if len(about.transcript) < _MOST_HASHED:
-                about.transcript += heard.transcript
-        about.text_ended_at = now
+            return None
+        rate = raw_rate(facts.output)
         if not self._has_sent:
             self._has_sent = True
             self._bound = verdict
-            self._judged.clear()
-        out.append(Record(about.tally))
-        out.append(ToUpstream(raw))
+            self._forget_verdicts()
+        elif heard.speaks:
+            self._usual, self._usual_route, self._usual_rate = facts, verdict, rate
+        if context is None:
+            context = self._open(heard, verdict, rate, now, out)
+        self._count(context, heard, now)
+        return context
+
+    def _open(self, heard: Heard, route: Route, audio_rate: int, now: float, out: list[Command]) -> Context:
+        """Open the context of a message that was admitted."""
+        contexts = self._contexts
+        context = contexts.open(heard.context_id, heard.facts.voice or "", route, audio_rate, now)
+        if heard.context_id is None and (surplus := contexts.surplus()) is not None:
+            out.append(SettleContext(contexts.end(surplus, "completed", now)))
+        return context
+
+    def _count(self, context: Context, heard: Heard, now: float) -> None:
+        """Count the text of a message that was admitted."""
+        if heard.characters:
+            context.tally.add("characters", heard.characters)
+            context.characters += heard.characters
+            self.settled.characters += heard.characters
+            if len(context.transcript) < _MOST_HASHED:
+                context.transcript += heard.transcript
+        context.text_ended_at = now
+
+    def _forget_verdicts(self) -> None:
+        """Decide anew from here on."""
+        self._judged.clear()
+        self._usual = _NO_FACTS
 
     def _verdict(self, heard: Heard, is_new: bool, now: float) -> Route | Refusal:
         """Say where a message goes that speaks, or that opens a context."""
@@ -685,47 +758,71 @@ class Session:
 
     # ---- the provider's messages, where they are read
 
-    def _provider_said(self, opcode: int, payload: bytes | None, now: float, out: list[Command]) -> bool:
+    def _read(self, reader: Tap, data: bytes, now: float, out: list[Command]) -> bool:
+        """Read the messages that end in a read. True: an error is among them, or one that cannot be read."""
+        errors = False
+        pos, size = 0, len(data)
+        while pos < size:
+            end = reader.step(data, pos)
+            if not end:
+                for opcode, payload in reader.read_on(data, pos):
+                    if opcode == frames.BINARY:
+                        self._spoke(None, len(payload or b""), now)
+                    elif self._provider_said(said_by(payload) if payload is not None else None, now, out):
+                        errors = True
+                break
+            if reader.opcode == frames.BINARY:  # audio as it is (Kokoro's own socket)
+                self._spoke(None, end - reader.payload_at, now)
+            elif self._provider_said(said_in(data, reader.payload_at, end), now, out):
+                errors = True
+            pos = end
+        return errors
+
+    def _spoke(self, context_id: object, size: int, now: float) -> Context | None:
+        """Note an arrival of audio, in bytes; return the context that it is for."""
+        context = self._contexts.answered(context_id)
+        if context is not None:
+            context.audio_arrived(size, now)
+        if not self.settled.first_audio_at:
+            self.settled.first_audio_at = now
+        return context
+
+    def _provider_said(self, said: Said | None, now: float, out: list[Command]) -> bool:
         """Keep the table of contexts by what the provider says. True for an error, or for what cannot be read."""
-        contexts = self._contexts
-        if opcode == frames.BINARY:  # audio as it is (Kokoro's own socket)
-            if (context := contexts.answered(None)) is not None:
-                context.audio_arrived(len(payload or b""), now)
-            if not self.settled.first_audio_at:
-                self.settled.first_audio_at = now
-            return False
-        said = said_by(payload) if payload is not None else None
         if said is None:
             return True
-        context = contexts.answered(said.context_id)
-        if said.type == "chunk":
-            if not self.settled.first_audio_at:
-                self.settled.first_audio_at = now
-            if context is not None:
-                context.audio_arrived(said.audio_bytes, now)
-        if said.type == "error":
-            if context is not None and said.done is not False:
-                out.append(SettleContext(contexts.end(context, "provider_error", now, said.reason)))
-            return True
-        if said.is_end and context is not None:
-            if said.audio_ms is not None:
-                context.settled.tally.provider_said("audio_out_ms", said.audio_ms)
+        contexts = self._contexts
+        kind = said.type
+        if kind == "chunk":
+            context = self._spoke(said.context_id, said.audio_bytes, now)
+        else:
+            context = contexts.answered(said.context_id)
+            if kind == "error":
+                if context is not None and said.done is not False:
+                    out.append(SettleContext(contexts.end(context, "provider_error", now, said.reason)))
+                return True
+        if context is not None and said.is_end:
+            audio_ms = said.audio_ms
+            if audio_ms is not None:
+                context.tally.provider_said("audio_out_ms", audio_ms)
             outcome: Outcome = "cancelled" if context.is_cancelled or said.cancelled is True else "completed"
             out.append(SettleContext(contexts.end(context, outcome, now)))
         return False
 
-    def _recognition_said(self, opcode: int, payload: bytes | None) -> bool:
+    def _read_recognition(self, reader: Tap, data: bytes) -> bool:
         """Note whether a recognition bore fruit, and whether it failed. True as above."""
-        said = said_by(payload) if payload is not None and opcode == frames.TEXT else None
-        if said is None:
-            return True
-        if said.type == "error":
-            self._error = said.reason
-            return True
-        if said.type != "connected":
-            self._has_heard = True
-            self._error = ""
-        return False
+        errors = False
+        for opcode, payload in reader.feed(data):
+            said = said_by(payload) if payload is not None and opcode == frames.TEXT else None
+            if said is None:
+                errors = True
+            elif said.type == "error":
+                self._error = said.reason
+                errors = True
+            elif said.type != "connected":
+                self._has_heard = True
+                self._error = ""
+        return errors
 
     # ---- what is told of it while it lives
 

@@ -28,7 +28,7 @@ from policy.refusal import TABLE, Refusal
 from policy.rewrite import request_head
 from policy.route import Route
 from policy.scan import cartesia_version
-from policy.session import FORWARD, Session, SessionLimits
+from policy.session import ADMIT, FORWARD, SETTLE, Session, SessionLimits
 from policy.usage import ClosedBy, Settled
 from policy.world import World
 
@@ -169,8 +169,12 @@ class Relay(asyncio.Protocol):
         if session is None:
             self._keep_early(data)
             return
-        commands = session.from_client(data, self._clock())
+        now = self._clock()
+        commands = session.from_client(data, now)
         if commands is FORWARD:
+            self._send_upstream(data)
+        elif commands is ADMIT:
+            self._context.recorder.admit(session.admitted, int(now * 1000))
             self._send_upstream(data)
         elif commands:
             self._run(commands)
@@ -223,6 +227,9 @@ class Relay(asyncio.Protocol):
         commands = session.from_upstream(data, self._clock())
         if commands is FORWARD:
             self._send_client(data)
+        elif commands is SETTLE:
+            self._send_client(data)
+            self._context.recorder.settle_context(session.ended)
         elif commands:
             self._run(commands)
 
@@ -338,14 +345,9 @@ class Relay(asyncio.Protocol):
             settled.sent_at = self._clock()
             settled.anything_sent = True
             transport.write(request)
+            timer = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, reader.give_up)
             try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    answer = await reader.answered
-            except TimeoutError as error:
-                transport.abort()
-                raise UpstreamFault(
-                    "upstream_timeout", "response_head", anything_sent=True, detail="no answer to the handshake"
-                ) from error
+                answer = await reader.answered
             except UpstreamFault:
                 transport.abort()
                 # A warm connection that the provider had closed meanwhile; a handshake may be repeated (RFC 9110 §9.2.2).
@@ -359,6 +361,8 @@ class Relay(asyncio.Protocol):
                 settled.upstream_status = answer.response.status
                 settled.upstream_request_id = answer.response.request_id.decode("latin-1")
                 return transport, reader, answer
+            finally:
+                timer.cancel()
         raise AssertionError("the second try returned or raised")
 
     def _accept(

@@ -18,7 +18,9 @@ from policy.index import index_of
 from policy.refusal import Refusal
 from policy.route import Route
 from policy.session import (
+    ADMIT,
     FORWARD,
+    SETTLE,
     Alert,
     Command,
     EndClient,
@@ -131,11 +133,15 @@ class Played:
     def client(self, data: bytes) -> "Played":
         """The client sent bytes."""
         commands = self.session.from_client(data, self.now)
+        if commands is ADMIT:
+            return self.run([Record(self.session.admitted), ToUpstream(data)])
         return self.run([ToUpstream(data)] if commands is FORWARD else commands)
 
     def provider(self, data: bytes) -> "Played":
         """The provider sent bytes."""
         commands = self.session.from_upstream(data, self.now)
+        if commands is SETTLE:
+            return self.run([ToClient(data), SettleContext(self.session.ended)])
         return self.run([ToClient(data)] if commands is FORWARD else commands)
 
     def after(self, seconds: float) -> "Played":

@@ -13,7 +13,7 @@ from policy.recall import Heard, Recall
 _texts = st.one_of(
     st.sampled_from(["", " ", "Hi.", "a<break time='1s'/>b", '"', "\\", "é\U0001f600", "\t", "transcript"]), st.text(max_size=20)
 )
-_messages = st.fixed_dictionaries(
+_in_order = st.fixed_dictionaries(
     {"transcript": _texts},
     optional={
         "context_id": st.one_of(st.sampled_from(["c1", "c2", ""]), st.text(max_size=8)),
@@ -24,6 +24,7 @@ _messages = st.fixed_dictionaries(
         "metadata": st.sampled_from([{"transcript": "inner"}, ["transcript"], "context_id"]),
     },
 )
+_messages = st.one_of(_in_order, _in_order.map(lambda message: dict(reversed(message.items()))))
 
 
 @given(st.lists(st.tuples(_messages, st.booleans(), st.booleans()), max_size=6))

@@ -148,6 +148,17 @@ def test_a_late_cancel_of_a_context_that_has_ended_passes() -> None:
     assert played.to_upstream == speech("c1") + text(context_id="c1", cancel=True)
 
 
+def test_the_last_256_contexts_that_ended_are_remembered_and_a_name_used_again_from_its_last_end() -> None:
+    played = Played()
+    names = [f"c{number}" for number in range(255)]
+    for name in ("again", *names[:10], "again", *names[10:]):  # 257 ends
+        played.client(speech(name)).provider(done(name))
+    played.client(text(context_id="again", cancel=True)).client(text(context_id="c0", cancel=True))
+    assert not played.errors()
+    played.client(speech("one more")).provider(done("one more")).client(text(context_id="c0", cancel=True))
+    assert [(error["error_code"], error["context_id"]) for error in played.errors()] == [("context_unknown", "c0")]
+
+
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
@@ -645,6 +656,17 @@ def test_a_deleted_model_cuts_its_contexts_and_the_session_if_they_do_not_end() 
     assert close[0] == 1008
 
 
+def test_a_message_like_the_last_ones_is_judged_again_after_its_model_was_deleted() -> None:
+    models = tuple(model for model in voice_workspace().models if model.name != "sonic-3")
+    played = Played()
+    for name in ("c1", "c2", "c3"):
+        played.client(speech(name)).provider(done(name))
+    played.taken()
+    played.changed(models=models).client(speech("c4"))
+    assert not played.to_upstream
+    assert [(error["context_id"], error["error_code"]) for error in played.errors()] == [("c4", "model_not_granted")]
+
+
 def issuers(expiry: str) -> tuple[Issuer, ...]:
     return (
         Issuer(
@@ -681,7 +703,7 @@ def test_an_administrator_ends_a_session_with_a_sentence() -> None:
 
 
 def test_a_drained_session_finishes_its_contexts_refuses_new_ones_and_ends_with_1012() -> None:
-    played = Played().client(speech("c1"))
+    played = Played().client(speech("c0")).provider(done("c0")).client(speech("c1"))
     played.run(played.session.drain(played.now)).taken()
     played.client(speech("c2")).client(speech("c1"))
     assert played.to_upstream == speech("c1")
