@@ -79,6 +79,9 @@ bench-memory: $(STAMP) ## what idle sessions, slow readers, aborted streams and 
 bench-latency: $(STAMP) ## what the gateway adds to a request at 250 requests/s, beside Envoy; BENCH_PYTHON and BENCH_KIT as for bench
 	@$(BIN)/python -m tests.bench.gateway.latency $(OPTIONS)
 
+bench-handshakes: $(STAMP) ## what it costs to open and end a session, beside Envoy and nginx; BENCH_PYTHON and BENCH_KIT as for bench
+	@$(BIN)/python -m tests.bench.gateway.handshakes $(OPTIONS)
+
 bench-stalls: $(STAMP) ## the loop's longest turn under 500 busy sessions while 100,000 grants come into force
 	@$(BIN)/python -m tests.bench.gateway.stalls $(OPTIONS)
 
@@ -106,4 +109,4 @@ bench-audio: $(STAMP) ## what speech weighs as PCM, MP3 and AAC, bare and as bas
 clean: ## remove what the build made (not .glottis, where `glottis up` keeps its state)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo dist build
 
-.PHONY: help install lock test explore test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-stalls bench-tls bench-bookkeeping bench-propagation bench-apply bench-usage bench-kokoro bench-audio clean
+.PHONY: help install lock test explore test-native native check format demo sdks fault fuzz bench bench-tokens bench-hot-path bench-memory bench-latency bench-handshakes bench-stalls bench-tls bench-bookkeeping bench-propagation bench-apply bench-usage bench-kokoro bench-audio clean

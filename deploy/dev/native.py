@@ -51,12 +51,14 @@ MODULES: Final = (
     "policy/usage.py",
     "policy/world.py",
     "gateway/http1.py",
+    "gateway/liveness.py",
     "gateway/edge/answers.py",
     "gateway/edge/context.py",
     "gateway/edge/http_relay.py",
     "gateway/edge/masking.py",
     "gateway/edge/protocol.py",
     "gateway/edge/turn.py",
+    "gateway/edge/websocket_handshake.py",
     "gateway/edge/websocket_relay.py",
     "gateway/state/credentials.py",
     "gateway/state/snapshot.py",
@@ -69,7 +71,9 @@ MODULES: Final = (
     "gateway/telemetry/spool.py",
     "gateway/telemetry/trace.py",
     "gateway/upstream/connection.py",
+    "gateway/upstream/dial.py",
     "gateway/upstream/origin.py",
+    "gateway/upstream/upstreams.py",
 )
 
 # One extension for all, so that they call each other without Python between; run in the folder that is built.

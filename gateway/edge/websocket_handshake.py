@@ -83,6 +83,11 @@ class HandshakeReader(asyncio.Protocol):
         self._chunks: http1.ChunkedBody | None = None
         self._buffer = b""
 
+    def give_up(self) -> None:
+        """Wait for the answer no longer."""
+        if not self.answered.done():
+            self._fault("upstream_timeout", "no answer to the handshake")
+
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer, or of what follows it."""
         self.has_read = True

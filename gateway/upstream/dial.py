@@ -5,8 +5,10 @@ beside it, the first that answers wins. Read next: `gateway.upstream.origin`, wh
 """
 
 import asyncio
+import errno
 import ipaddress
 import itertools
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -56,6 +58,11 @@ async def permitted_addresses(host: str, port: int, *, may_be_private: bool, res
 
 async def connected_socket(addresses: Sequence[str], port: int, tasks: Tasks) -> socket.socket:
     """Return a socket connected to the first address that answers. Raises UpstreamFault if none does."""
+    if len(addresses) == 1:  # nothing to race with
+        try:
+            return await _connect(addresses[0], port)
+        except OSError as refused:
+            raise UpstreamFault("upstream_unreachable", "connect", detail=type(refused).__name__) from refused
     waiting = list(addresses)
     running: set[asyncio.Task[socket.socket]] = set()
     failures: list[OSError] = []
@@ -88,11 +95,33 @@ async def _connect(address: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
-        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+        # Not the loop's own sock_connect: uvloop's asks a thread to resolve the address again.
+        failure = sock.connect_ex((address, port))
+        if failure == errno.EINPROGRESS:
+            await _writable(sock)
+            failure = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failure:
+            raise OSError(failure, os.strerror(failure))
     except BaseException:  # also a cancelled attempt closes its socket
         sock.close()
         raise
     return sock
+
+
+async def _writable(sock: socket.socket) -> None:
+    """Wait until the socket's connection was made, or has failed."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(sock, _tell, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(sock)
+
+
+def _tell(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 def _close_late(attempt: "asyncio.Task[socket.socket]") -> None:

@@ -203,7 +203,7 @@ class Bench:
         route = decision.route
         relay._settled.caller, relay._settled.endpoint, relay._settled.route = route.caller, route.endpoint, route
         answer = Answer(parse_response(SWITCHED, 100), b"")
-        relay._accept(decision, Secret(b"sk_real"), Nowhere(), HandshakeReader(b"key", ()), answer)
+        relay._accept(decision, Secret(b"sk_real"), Nowhere(), HandshakeReader(b"key", []), answer)
         assert relay._upstream is not None
         return relay, relay._upstream.data_received
 
