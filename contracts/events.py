@@ -171,8 +171,15 @@ SESSION_HEARTBEAT_SECONDS = 15.0
 def batch_of(encoded_events: Iterable[bytes | memoryview]) -> bytes:
     """Return the message that carries these encoded events; they are not read again, only framed as an array."""
     events = list(encoded_events)
-    # array 32 of MessagePack: 0xdd, the number of elements as four bytes, the elements
-    return b"".join((b"\xdd", len(events).to_bytes(4, "big"), *events))
+    return b"".join((batch_head(len(events)), *events))
+
+
+BATCH_HEAD_BYTES = 5
+
+
+def batch_head(events: int) -> bytes:
+    """Return what a message of so many events begins with: the events' bytes follow."""
+    return b"\xdd" + events.to_bytes(4, "big")  # array 32 of MessagePack
 
 
 def usage_events(message: bytes) -> tuple[UsageEvent, ...]:

@@ -11,7 +11,7 @@ import contextlib
 import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import nats.errors
 import structlog
@@ -160,7 +160,7 @@ class StreamMessage(Protocol):
     def id(self) -> str: ...
 
     @property
-    def payload(self) -> bytes: ...
+    def payload(self) -> bytes | bytearray: ...
 
 
 def stream_of(bus: Bus) -> Callable[[StreamMessage], Awaitable[None]]:
@@ -169,6 +169,7 @@ def stream_of(bus: Bus) -> Callable[[StreamMessage], Awaitable[None]]:
     async def stored(message: StreamMessage) -> None:
         await bus.up()
         async with bus.one_connection():
-            await bus.jetstream.publish(message.subject, message.payload, headers={"Nats-Msg-Id": message.id})
+            payload = cast(bytes, message.payload)  # nats-py joins it with what stands before it: any buffer will do
+            await bus.jetstream.publish(message.subject, payload, headers={"Nats-Msg-Id": message.id})
 
     return stored

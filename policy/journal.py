@@ -89,6 +89,20 @@ class Journal:
         known = self._open.get(key)
         return None if isinstance(known, OpenKey) else known
 
+    def only_events(self, position: int) -> list[tuple[UsageEvent, int]]:
+        """Return what `only_event` does for all keys opened at this position or later, in this order."""
+        found: list[tuple[UsageEvent, int]] = []
+        for known in reversed(self._open.values()):
+            if isinstance(known, OpenKey):
+                if known.position < position:
+                    break
+            elif known[1] < position:
+                break
+            else:
+                found.append(known)
+        found.reverse()
+        return found
+
     def oldest(self) -> OpenKey | None:
         """Return the open key with the lowest position; None if all are closed."""
         key = next(iter(self._open), None)
@@ -98,6 +112,9 @@ class Journal:
         """Return the position of the oldest open key; None if all are closed."""
         known = next(iter(self._open.values()), None)
         return known.position if isinstance(known, OpenKey) else None if known is None else known[1]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._open
 
     def __len__(self) -> int:
         return len(self._open)

@@ -15,13 +15,13 @@ import nats.errors
 import nats.js.errors
 import structlog
 
-from gateway.telemetry.batches import Message, messages_of
+from gateway.telemetry.batches import Message
 from gateway.telemetry.spool import Spool, SpooledRing
 
 _log = structlog.get_logger("gateway.telemetry.publisher")
 
 _EVENTS_A_BATCH = 1024
-"""about a millisecond of the event loop, compiled; what a batch costs whatever is in it is another half"""
+"""where they have to be read: about a millisecond of the event loop, compiled"""
 _LINGER_SECONDS = 0.1
 """a message costs a hundred times what an event in it costs: under load each carries what came in this time"""
 _BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -77,11 +77,11 @@ class Publisher:
         return not self._spool.unpublished
 
     async def _publish_batch(self, ring: SpooledRing) -> bool:
-        """Publish the oldest events; return whether more than those wait already."""
+        """Publish the oldest events; return whether much more than those waits already."""
         batch = ring.take(_EVENTS_A_BATCH)
-        if not batch:
+        if batch is None:
             return False
-        messages = messages_of(ring.ring.path.stem, batch)
+        messages = batch.messages(ring.ring.path.stem)
         attempt = 0
         while True:
             results = await asyncio.gather(*(self._stream(message) for message in messages), return_exceptions=True)
@@ -97,9 +97,9 @@ class Publisher:
             self._on_failed(_kind_of(faults[0]))
             await self._pause(attempt)
             attempt += 1
-        ring.published_to(batch[-1].end)
-        self._on_published(len(batch))
-        return len(batch) == _EVENTS_A_BATCH
+        ring.published_to(batch.end)
+        self._on_published(batch.events)
+        return ring.is_behind
 
     async def _pause(self, attempt: int) -> None:
         shortest = _BACK_OFF_SECONDS[0]

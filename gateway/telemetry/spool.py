@@ -16,6 +16,7 @@ import structlog
 
 from contracts import codec
 from contracts.events import Outcome, UsageEvent
+from gateway.telemetry.batches import Batch
 from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
 from policy.journal import Journal
 from policy.usage import Tally, joined
@@ -78,7 +79,11 @@ class Waiting:
 
 
 class SpooledRing:
-    """A ring with what must be known of it in memory: its open keys."""
+    """A ring with what must be known of it in memory: its open keys, and the next batch.
+
+    What is written is gathered for the publisher at once, so that nothing is read back from the ring. It is read where more
+    waits than is gathered (the stream is away), and where somebody else wrote it.
+    """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -87,6 +92,12 @@ class SpooledRing:
         """records before this position may have been published: they count as they are"""
         self._said: set[int] = set()
         """positions of the records that a WHOLE one stands for"""
+        self._in_hand: Batch | None = None
+        """what was taken and is not known to be published"""
+        self._gathered = Batch()
+        """what was written since `_taken`, but for the only events of open keys: a final one may come to say them"""
+        self._is_gathering = ring.published >= ring.head
+        self._most_gathered = ring.capacity // 8
         for record in ring.records(ring.tail):
             self._note(record)
 
@@ -95,6 +106,11 @@ class SpooledRing:
         """Tell whether nothing waits to be published and no key is open."""
         return self.ring.published >= self.ring.head and not len(self.journal)
 
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether so much waits that no more is to be waited for."""
+        return not self._is_gathering and self.ring.published < self.ring.head
+
     def waiting(self) -> Iterator[Waiting]:
         """Yield what is to be published, oldest first."""
         said = self._said
@@ -102,48 +118,115 @@ class SpooledRing:
             if record.kind != Kind.CARRIED and record.position not in said:
                 yield Waiting(record)
 
-    def take(self, most: int) -> list[Waiting]:
-        """Return the oldest of what is to be published; from now on these events may have been published."""
+    def take(self, most: int) -> Batch | None:
+        """Return what is to be published next; from now on it may have been published. None: nothing waits.
+
+        most: how many events are read where they have to be read. It is the same batch until it was published.
+        """
+        if self._in_hand is None:
+            batch = self._gathered_batch() if self._is_gathering else self._read_batch(most)
+            self._taken = max(self._taken, batch.end)
+            if batch.events:
+                self._in_hand = batch
+        return self._in_hand
+
+    def _gathered_batch(self) -> Batch:
+        batch = self._gathered
+        for _, position in self.journal.only_events(self._taken):
+            self._read_into(batch, position)
+        batch.end = self.ring.head
+        self._gathered = Batch()
+        self._said.clear()
+        return batch
+
+    def _read_batch(self, most: int) -> Batch:
+        batch = Batch()
         records = self.ring.stretch(self.ring.published, most, Kind.CARRIED, self._said)
-        if records:
-            self._taken = max(self._taken, records[-1].end)
-        return [Waiting(record) for record in records]
+        for record in records:
+            workspace, encoded = _parts(record.payload)
+            batch.add(record.kind != Kind.SPANS, workspace, record.position, encoded)
+        if len(records) < most:  # nothing waits behind them, so what is written from now on can be gathered
+            batch.end = self.ring.head
+            self._gathered = Batch()
+            self._is_gathering = True
+        else:
+            batch.end = records[-1].end
+        return batch
+
+    def _gather(self, is_usage: bool, workspace: str, position: int, encoded: bytes) -> None:
+        gathered = self._gathered
+        gathered.add(is_usage, workspace, position, encoded)
+        if gathered.size > self._most_gathered:
+            self._gather_no_more()
+
+    def _gather_no_more(self) -> None:
+        self._is_gathering = False
+        self._gathered = Batch()
+
+    def _read_into(self, batch: Batch, position: int) -> None:
+        record = self.ring.read(position)
+        if record is not None:
+            workspace, encoded = _parts(record.payload)
+            batch.add(True, workspace, position, encoded)
 
     def offer_usage(self, event: UsageEvent) -> bool:
         """Write a usage event; False if there is no room."""
-        first = self.untaken(event.key, event.at_ms) if event.is_final else None
-        if first is not None:
-            return self.offer_whole(joined(first[0], event), first[1])
-        position = self.ring.append(Kind.USAGE, _payload(event.to.workspace, codec.encode(event)))
+        only = self.journal.only_event(event.key)
+        if event.is_final and only is not None and self._is_sayable(only, event.at_ms):
+            return self.offer_whole(joined(only[0], event), only[1])
+        workspace, encoded = event.to.workspace, codec.encode(event)
+        position = self.ring.append(Kind.USAGE, _prefix(workspace) + encoded)
         if position is None:
             return False
+        if self._is_gathering:
+            if only is not None and only[1] >= self._taken:
+                self._read_into(self._gathered, only[1])
+            if event.is_final or event.key in self.journal:
+                self._gather(True, workspace, position, encoded)
         self.journal.note(event, position)
         return True
 
     def untaken(self, key: str, now_ms: int) -> tuple[UsageEvent, int] | None:
         """Return a key's one event so far, and its position, if a final event of now is to say it as well."""
-        first = self.journal.only_event(key)
-        if first is None or first[1] < self._taken or now_ms - first[0].at_ms > _JOINED_WITHIN_MS:
-            return None
-        return first
+        only = self.journal.only_event(key)
+        return only if only is not None and self._is_sayable(only, now_ms) else None
+
+    def _is_sayable(self, only: tuple[UsageEvent, int], now_ms: int) -> bool:
+        return only[1] >= self._taken and now_ms - only[0].at_ms <= _JOINED_WITHIN_MS
 
     def offer_whole(self, event: UsageEvent, first: int) -> bool:
         """Write a final event that says as well what its key's event at the position `first` says; False if there is no room."""
-        position = self.ring.append(Kind.WHOLE, _payload(event.to.workspace, codec.encode(event)))
+        workspace, encoded = event.to.workspace, codec.encode(event)
+        position = self.ring.append(Kind.WHOLE, _prefix(workspace) + encoded)
         if position is None:
             return False
         self._said.add(first)
+        if self._is_gathering:
+            self._gather(True, workspace, position, encoded)
         self.journal.note(event, position)
+        return True
+
+    def offer_spans(self, workspace: str, encoded: bytes, reserve: int) -> bool:
+        """Write an encoded record or span event; False if less than `reserve` bytes would stay free."""
+        position = self.ring.append(Kind.SPANS, _prefix(workspace) + encoded, reserve)
+        if position is None:
+            return False
+        if self._is_gathering:
+            self._gather(False, workspace, position, encoded)
         return True
 
     def published_to(self, position: int) -> None:
         """Record that everything before this position was published, and give back the room that nothing needs."""
         ring = self.ring
-        self._taken = max(self._taken, position)
+        if self._in_hand is not None and self._in_hand.end <= position:
+            self._in_hand = None
+        if position > self._taken:  # nobody took it here
+            self._taken = position
+            self._gather_no_more()
         # Past half, a key that stays open (a call of an hour) must not hold up all that came after it.
-        while ring.used > ring.capacity // 2 and (oldest := self.journal.oldest()) and oldest.position < position:
+        while ring.used > ring.capacity // 2 and self._needed_from() < position and (oldest := self.journal.oldest()):
             carried = oldest.carried()
-            moved = ring.append(Kind.CARRIED, _payload(carried.to.workspace, codec.encode(carried)))
+            moved = ring.append(Kind.CARRIED, _prefix(carried.to.workspace) + codec.encode(carried))
             if moved is None:
                 break
             self.journal.restore(carried, moved)
@@ -151,7 +234,7 @@ class SpooledRing:
         while (record := ring.read(position)) is not None and record.kind == Kind.CARRIED:
             position = record.end
         ring.release(position, min(position, self._needed_from()))
-        if self._said:
+        if not self._is_gathering:
             self._said = {said for said in self._said if said >= position}
 
     def settle_lost(self) -> int:
@@ -265,7 +348,7 @@ class Spool:
 
     def offer_spans(self, workspace: str, encoded: bytes) -> bool:
         """Write an encoded record or span event; False if it would take the last quarter, which is kept for what costs money."""
-        if self._own.ring.append(Kind.SPANS, _payload(workspace, encoded), self._spans_reserve) is not None:
+        if self._own.offer_spans(workspace, encoded, self._spans_reserve):
             if self.on_offer is not None:
                 self._wake()
             return True
@@ -323,14 +406,14 @@ _PREFIXES: Final[dict[str, bytes]] = {}
 _MOST_PREFIXES: Final = 4096
 
 
-def _payload(workspace: str, encoded: bytes) -> bytes:
+def _prefix(workspace: str) -> bytes:
     prefix = _PREFIXES.get(workspace)
     if prefix is None:
         if len(_PREFIXES) >= _MOST_PREFIXES:
             _PREFIXES.clear()
         name = workspace.encode()[:255]
         prefix = _PREFIXES[workspace] = b"%c%b" % (len(name), name)
-    return prefix + encoded
+    return prefix
 
 
 def _parts(payload: bytes) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts import codec
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent, usage_events
 from gateway.telemetry.ring import Ring, RingUnusable
 from gateway.telemetry.spool import Kind, Spool
 from policy.usage import Tally
@@ -126,6 +126,62 @@ def test_a_carried_key_was_published_and_ends_with_an_event_of_its_own(tmp_path:
     [event] = waiting(spool)
 
     assert (event.id, event.units) == ("carried:1", {})
+
+
+def taken(spool: Spool, most: int = 10) -> list[str]:
+    """Return the ids of the usage events of the next batch."""
+    batch = spool.rings[-1].take(most)
+    messages = [] if batch is None else batch.messages("one")
+    return [event.id for message in messages for event in usage_events(bytes(message.payload))]
+
+
+def test_a_batch_tells_of_what_is_open_as_well(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    admitted(spool, "r1")
+    spool.offer_usage(admitted(spool, "r2").final("completed", 2000))
+
+    assert taken(spool) == ["r2:1", "r1:0"]
+
+
+def test_an_open_exchange_that_counts_more_is_told_from_its_first_event_on(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    tally = admitted(spool, "r1")
+    tally.add("characters", 7)
+    more = tally.delta(1500)
+    assert more is not None
+    spool.offer_usage(more)
+    spool.offer_usage(tally.final("completed", 2000))
+
+    assert taken(spool) == ["r1:0", "r1:1", "r1:2"]
+
+
+def test_a_batch_is_the_same_until_it_was_published(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    admitted(spool, "r1")
+    first = taken(spool)
+    admitted(spool, "r2")
+    again = taken(spool)
+    [ring] = spool.rings
+    batch = ring.take(1)
+    assert batch is not None
+    ring.published_to(batch.end)
+
+    assert (first, again, taken(spool)) == (["r1:0"], ["r1:0"], ["r2:0"])
+
+
+def test_more_than_is_gathered_is_read_from_the_file_in_order(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    for number in range(60):  # more than an eighth of the file
+        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+    [ring] = spool.rings
+    found: list[str] = []
+    while (batch := ring.take(50)) is not None:
+        found += taken(spool)
+        if not found[50:]:
+            admitted(spool, "r60")
+        ring.published_to(batch.end)
+
+    assert found == [*(f"r{number}:1" for number in range(60)), "r60:0"]
 
 
 def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> None:
@@ -270,6 +326,20 @@ def test_a_record_may_wrap_around_the_end(tmp_path: Path) -> None:
     record = ring.read(position)
     assert record is not None
     assert record.payload == bytes(range(256)) * 150
+
+
+def test_a_ring_has_all_its_pages_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "ring"
+    ring = Ring.create(path, CAPACITY)
+
+    assert (mapped(path, "Size"), mapped(path, "Rss")) == (68, 68)
+    ring.close()
+
+
+def mapped(path: Path, what: str) -> int:
+    """Return what the kernel says of this process's mapping of a file, in KiB."""
+    mapping = Path("/proc/self/smaps").read_text().partition(f"{path}\n")[2]
+    return int(mapping.partition(f"{what}:")[2].split()[0])
 
 
 def test_a_full_disk_is_said_at_the_start(tmp_path: Path) -> None:

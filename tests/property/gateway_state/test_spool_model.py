@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from contracts import codec
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent, usage_events
+from gateway.telemetry.batches import Batch
 from gateway.telemetry.ring import SMALLEST_CAPACITY
-from gateway.telemetry.spool import Kind, Spool, Waiting
+from gateway.telemetry.spool import Spool
 from policy.usage import Tally
 
 TO = Attribution(
@@ -47,6 +48,7 @@ class SpoolModel(RuleBasedStateMachine):
         """keys of which a delta found no room: counted and alerted, and their events do not add up any more"""
         self.taken: dict[str, UsageEvent] = {}
         self.published: dict[str, UsageEvent] = {}
+        self.messages: set[str] = set()
         self.number = 0
         self.starts = 0
 
@@ -113,8 +115,8 @@ class SpoolModel(RuleBasedStateMachine):
     def send_some(self, count: int, is_stored: bool) -> None:
         """Send events whose acknowledgement does not come: they are sent again, by this process or by its successor."""
         batch = self.spool.rings[-1].take(count)
-        if is_stored:
-            self.store(batch)
+        if is_stored and batch is not None:
+            self.store(self.spool.rings[-1].ring.path.stem, batch)
 
     @rule(count=st.integers(1, 200))
     def publish_some(self, count: int) -> None:
@@ -139,17 +141,19 @@ class SpoolModel(RuleBasedStateMachine):
             is_working = False
             for ring in self.spool.rings:
                 batch = ring.take(10_000 if count is None else count)
-                self.store(batch)
-                for event in batch:
-                    ring.published_to(event.end)
+                if batch is not None:
+                    self.store(ring.ring.path.stem, batch)
+                    ring.published_to(batch.end)
                     is_working = count is None
             self.spool.tidy()
 
-    def store(self, batch: list[Waiting]) -> None:
-        for event in batch:
-            if event.kind == Kind.USAGE:
-                usage = codec.decode(event.encoded, UsageEvent)
-                assert self.published.setdefault(usage.id, usage) == usage
+    def store(self, file: str, batch: Batch) -> None:
+        """Store as the stream does: a message whose id it knows is dropped."""
+        for message in batch.messages(file):
+            if message.id not in self.messages and message.subject == "glottis.usage.w1":
+                for usage in usage_events(bytes(message.payload)):
+                    assert self.published.setdefault(usage.id, usage) == usage
+            self.messages.add(message.id)
 
     def offer(self, event: UsageEvent | None) -> bool:
         assert event is not None
