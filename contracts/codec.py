@@ -4,7 +4,7 @@ MessagePack for what machines read in bulk (snapshot chunks, events). Unknown fi
 takes a newer writer's additions; a schema number that the reader does not know is refused, because its meaning changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 T = TypeVar("T")
 
 _ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
+_PLAIN_ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
@@ -31,6 +32,19 @@ def encode(value: msgspec.Struct) -> bytes:
 def encode_fields(fields: Mapping[str, Any]) -> bytes:
     """Return MessagePack that decodes as every shape whose fields are among these. Any: values that a shape may hold."""
     return _ENCODER.encode(fields)
+
+
+def encode_row(values: Sequence[Any]) -> bytes:
+    """Return the MessagePack of a shape without names, given what it is an array of: its tag, then its fields in order.
+
+    Making the shape first would cost several times as much. Any: values that a shape may hold.
+    """
+    return _PLAIN_ENCODER.encode(values)
+
+
+def is_row(data: bytes | memoryview) -> bool:
+    """Tell whether the bytes begin an array of up to 65,535 elements, that is, a shape without names."""
+    return bool(first := data[:1]) and (0x90 <= first[0] <= 0x9F or first[0] == 0xDC)
 
 
 def decode(data: bytes | memoryview, shape: type[T]) -> T:

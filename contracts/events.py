@@ -5,7 +5,8 @@ an exchange (or of one context on a multiplexed socket). `id` is `<key>:<seq>`, 
 event is one. No field ever holds a caller's text, token or credential. Units are integers in their unit's own measure.
 
 A message on the bus carries one event or an array of them (`usage_events`): gateways publish arrays, because a message costs
-more than ten times what an event in it costs. What gateways tell of spans is flatter still: read `contracts.exchanges` next.
+more than ten times what an event in it costs. They write an event as a `UsageRecord`, an array without names; readers take
+both. Read `contracts.exchanges` next, the same for spans.
 """
 
 from collections.abc import Iterable
@@ -81,6 +82,29 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Outcome | None = None
     """on the final event"""
     metadata: dict[str, str] = {}
+
+
+class AttributionRow(Attribution, frozen=True, array_like=True, kw_only=True):
+    """An attribution without names. Fields are only ever added at the end."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=3):
+    """What a gateway writes of a usage event: the same without names. Fields are only ever added at the end."""
+
+    SCHEMA = 1
+
+    schema: int = 1
+    key: str
+    seq: int
+    at_ms: int
+    pod: str
+    to: AttributionRow
+    units: dict[str, int] | None
+    """None: what is in `totals`"""
+    metadata: dict[str, str]
+    outcome: Outcome | None = None
+    totals: dict[str, int] = {}
+    provider_units: dict[str, int] = {}
 
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -182,9 +206,36 @@ def batch_head(events: int) -> bytes:
     return b"\xdd" + events.to_bytes(4, "big")  # array 32 of MessagePack
 
 
+def usage_event(encoded: bytes | memoryview) -> UsageEvent:
+    """Return the usage event that one element of a message is, or that the record there says.
+
+    Raises codec.UnsupportedSchema, codec.Undecodable.
+    """
+    if not codec.is_row(encoded):
+        return codec.decode(encoded, UsageEvent)
+    record = codec.decode(encoded, UsageRecord)
+    units = record.units
+    if units is None:
+        units = {unit: quantity for unit, quantity in record.totals.items() if quantity}
+    return UsageEvent(
+        id=f"{record.key}:{record.seq}",
+        key=record.key,
+        seq=record.seq,
+        is_final=record.outcome is not None,
+        at_ms=record.at_ms,
+        pod=record.pod,
+        to=Attribution(**msgspec.structs.asdict(record.to)),
+        units=units,
+        totals=record.totals,
+        provider_units=record.provider_units,
+        outcome=record.outcome,
+        metadata=record.metadata,
+    )
+
+
 def usage_events(message: bytes) -> tuple[UsageEvent, ...]:
     """Return the usage events that a message carries. Raises codec.Undecodable, codec.UnsupportedSchema."""
-    return tuple(codec.decode(event, UsageEvent) for event in encoded_events(message))
+    return tuple(map(usage_event, encoded_events(message)))
 
 
 def encoded_events(message: bytes) -> tuple[bytes | memoryview, ...]:

@@ -127,8 +127,7 @@ def span_event(encoded: bytes | memoryview) -> SpanEvent:
 
     Raises codec.UnsupportedSchema, codec.Undecodable.
     """
-    # A record is an array of up to 15 elements (0x90 to 0x9f), or of up to 65,535 (0xdc); an event is a map.
-    if not (first := encoded[:1]) or not (0x90 <= first[0] <= 0x9F or first[0] == 0xDC):
+    if not codec.is_row(encoded):
         return codec.decode(encoded, SpanEvent)
     record: ExchangeRecord | ContextRecord = codec.decode(encoded, ExchangeRecord | ContextRecord)  # type: ignore[arg-type]
     try:

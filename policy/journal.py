@@ -5,9 +5,9 @@ journal for what it holds; a successor reads a dead predecessor's spool into one
 Read next: `gateway.telemetry.spool`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from contracts.events import Attribution, UsageEvent
+from contracts.events import Attribution, UsageEvent, usage_event
 
 
 class OpenKey:
@@ -29,11 +29,15 @@ class OpenKey:
 
     def note(self, event: UsageEvent) -> None:
         """Take in the next event of the key; one seen before changes nothing."""
-        if event.seq < self.next_seq:
+        self.add(event.seq, event.at_ms, event.units)
+
+    def add(self, seq: int, at_ms: int, units: Mapping[str, int]) -> None:
+        """Do what `note` does for an event of which this is known."""
+        if seq < self.next_seq:
             return
-        self.next_seq = event.seq + 1
-        self.at_ms = event.at_ms
-        for unit, quantity in event.units.items():
+        self.next_seq = seq + 1
+        self.at_ms = at_ms
+        for unit, quantity in units.items():
             self.totals[unit] = self.totals.get(unit, 0) + quantity
 
     def carried(self) -> UsageEvent:
@@ -63,45 +67,70 @@ class OpenKey:
         )
 
 
+class FirstEvent:
+    """The first event of an open key, and its only one so far. It stays encoded: as a rule nothing is asked of it."""
+
+    __slots__ = ("at_ms", "encoded", "position", "workspace")
+
+    def __init__(self, workspace: str, at_ms: int, position: int, encoded: bytes) -> None:
+        self.workspace = workspace
+        self.at_ms = at_ms
+        self.position = position
+        self.encoded = encoded
+
+
 class Journal:
     """The open keys, in the order of their positions."""
 
     def __init__(self) -> None:
-        # Most keys have one delta before they close: the event alone is kept until more is asked of it.
-        self._open: dict[str, OpenKey | tuple[UsageEvent, int]] = {}
+        self._open: dict[str, OpenKey | FirstEvent] = {}
 
     def note(self, event: UsageEvent, position: int = 0) -> None:
-        """Take in the next event that was written; position: where, growing from event to event."""
+        """Take in the next event that was read; position: where, growing from event to event."""
         if event.is_final:
-            self._open.pop(event.key, None)
+            self.close(event.key)
         elif event.key in self._open:
             self._known(event.key).note(event)
         else:
-            self._open[event.key] = (event, position)
+            self._open[event.key] = OpenKey(event, position)
+
+    def open(self, key: str, first: FirstEvent) -> None:
+        """Take in the first event of a key."""
+        self._open[key] = first
+
+    def add(self, key: str, seq: int, at_ms: int, units: Mapping[str, int]) -> None:
+        """Take in another event of an open key."""
+        self._known(key).add(seq, at_ms, units)
+
+    def close(self, key: str) -> None:
+        """Take in the final event of a key."""
+        self._open.pop(key, None)
 
     def restore(self, carried: UsageEvent, position: int) -> None:
         """Take an event that `OpenKey.carried` made in place of all that is known of its key."""
         self._open.pop(carried.key, None)
         self._open[carried.key] = OpenKey(carried, position)
 
-    def only_event(self, key: str) -> tuple[UsageEvent, int] | None:
-        """Return the one event that an open key has so far, and its position; None if it has others, or is not open."""
+    def only_event(self, key: str) -> FirstEvent | None:
+        """Return the one event that an open key has so far; None if it has others, is not open, or was read, not written."""
         known = self._open.get(key)
-        return None if isinstance(known, OpenKey) else known
+        return known if isinstance(known, FirstEvent) else None
 
-    def only_events(self, position: int) -> list[tuple[UsageEvent, int]]:
+    def only_events(self, position: int) -> list[FirstEvent]:
         """Return what `only_event` does for all keys opened at this position or later, in this order."""
-        found: list[tuple[UsageEvent, int]] = []
+        found: list[FirstEvent] = []
         for known in reversed(self._open.values()):
-            if isinstance(known, OpenKey):
-                if known.position < position:
-                    break
-            elif known[1] < position:
+            if known.position < position:
                 break
-            else:
+            if isinstance(known, FirstEvent):
                 found.append(known)
         found.reverse()
         return found
+
+    def position_of(self, key: str) -> int | None:
+        """Return the position of an open key's oldest event that is needed; None if it is not open."""
+        known = self._open.get(key)
+        return None if known is None else known.position
 
     def oldest(self) -> OpenKey | None:
         """Return the open key with the lowest position; None if all are closed."""
@@ -111,7 +140,7 @@ class Journal:
     def oldest_position(self) -> int | None:
         """Return the position of the oldest open key; None if all are closed."""
         known = next(iter(self._open.values()), None)
-        return known.position if isinstance(known, OpenKey) else None if known is None else known[1]
+        return None if known is None else known.position
 
     def __contains__(self, key: str) -> bool:
         return key in self._open
@@ -124,6 +153,6 @@ class Journal:
 
     def _known(self, key: str) -> OpenKey:
         known = self._open[key]
-        if not isinstance(known, OpenKey):
-            known = self._open[key] = OpenKey(*known)
+        if isinstance(known, FirstEvent):
+            known = self._open[key] = OpenKey(usage_event(known.encoded), known.position)
         return known

@@ -6,14 +6,16 @@ at its end. Both know no clock and no storage. Read next: `policy.journal` (open
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from contracts.events import Attribution, Outcome, UsageEvent
 from policy.decide import Caller, Route
 from policy.providers.profile import Endpoint
 
 FREE_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "upstream_fault", "provider_error"})
-"""cost nothing unless the edge knows that text had left: see `Tally.final` (Cartesia pricing, "errors consume no credits")"""
+"""cost nothing unless the edge knows that text had left: see `Tally.owed` (Cartesia pricing, "errors consume no credits")"""
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 FaultPhase: TypeAlias = Literal[
     "", "credential", "resolve", "guard", "connect", "tls", "send", "response_head", "response_body", "internal"
@@ -71,23 +73,42 @@ class Tally:
 
     def delta(self, now_ms: int) -> UsageEvent | None:
         """Return an event with what was added since the one before; None if nothing was."""
-        units = self._since(self._totals)
+        units = self.new_units()
         return self._event(now_ms, units) if units else None
 
-    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None, says_all: bool = False) -> UsageEvent:
-        """Return the last event, with totals.
+    def new_units(self) -> dict[str, int]:
+        """Return the units of `delta`, for who makes the event itself: its number is `events - 1`. Empty: there is none."""
+        units = self._since(self._totals)
+        if units:
+            self._tell(units)
+        return units
 
-        says_all: its units are those of all the key's events, because those before are not told to anyone.
+    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None) -> UsageEvent:
+        """Return the last event, with totals. What is not owed is taken back by a negative delta."""
+        totals = dict(self.owed(outcome, is_owed))
+        return self._event(now_ms, self.last_units(totals), totals, outcome)
+
+    def owed(self, outcome: Outcome, is_owed: bool | None) -> Mapping[str, int]:
+        """Return what is owed in the end: unit to quantity.
+
         is_owed: None decides by the outcome; True keeps the count of an exchange that failed after its text had left, and
         without the provider's own word for it; False takes back what the provider answered with an error, however that
         ended. What is not owed is taken back by a negative delta, so that the events add up to nothing.
         """
         if is_owed is None:
             is_owed = outcome not in FREE_OUTCOMES
-        owed = dict(self._totals) if is_owed else {}
-        if says_all:
-            self._published = {}
-        return self._event(now_ms, self._since(owed), owed, outcome)
+        return self._totals if is_owed else _NOTHING
+
+    def last_units(self, owed: Mapping[str, int]) -> dict[str, int]:
+        """Return the units of `final`, for who makes the event itself: its number is `events - 1`."""
+        units = self._since(owed)
+        self._tell(units)
+        return units
+
+    @property
+    def units_of_provider(self) -> Mapping[str, int]:
+        """Return the provider's own figures."""
+        return self._units_of_provider
 
     def _since(self, totals: Mapping[str, int]) -> dict[str, int]:
         published = self._published
@@ -99,15 +120,19 @@ class Tally:
         changed |= {unit: -quantity for unit, quantity in published.items() if unit not in totals}
         return {unit: quantity for unit, quantity in changed.items() if quantity}
 
+    def _tell(self, units: dict[str, int]) -> None:
+        self._seq += 1
+        published = self._published
+        if not published:
+            self._published = dict(units)
+            return
+        for unit, quantity in units.items():
+            published[unit] = published.get(unit, 0) + quantity
+
     def _event(
         self, now_ms: int, units: dict[str, int], totals: dict[str, int] | None = None, outcome: Outcome | None = None
     ) -> UsageEvent:
-        seq = self._seq
-        self._seq = seq + 1
-        if units:
-            published = self._published
-            for unit, quantity in units.items():
-                published[unit] = published.get(unit, 0) + quantity
+        seq = self._seq - 1
         return UsageEvent(
             id=f"{self.key}:{seq}",
             key=self.key,
@@ -122,27 +147,6 @@ class Tally:
             outcome=outcome,
             metadata=self.metadata,
         )
-
-
-def joined(first: UsageEvent, final: UsageEvent) -> UsageEvent:
-    """Return the final event that says what a key's first event and its final one say together."""
-    units = dict(first.units)
-    for unit, quantity in final.units.items():
-        units[unit] = units.get(unit, 0) + quantity
-    return UsageEvent(
-        id=final.id,
-        key=final.key,
-        seq=final.seq,
-        is_final=True,
-        at_ms=final.at_ms,
-        pod=final.pod,
-        to=final.to,
-        units={unit: quantity for unit, quantity in units.items() if quantity},
-        totals=final.totals,
-        provider_units=final.provider_units,
-        outcome=final.outcome,
-        metadata=final.metadata,
-    )
 
 
 class Settled:
@@ -176,7 +180,7 @@ class Settled:
     anything_sent: bool = False
     """some byte of this exchange reached the provider's connection"""
     is_owed: bool | None = None
-    """see Tally.final"""
+    """see Tally.owed"""
     status: int = 0
     """answered to the client; 101 for a session"""
     upstream_status: int = 0

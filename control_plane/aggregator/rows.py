@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from contracts import codec
-from contracts.events import Span, SpanEvent, UsageEvent, encoded_events
+from contracts.events import Span, SpanEvent, UsageEvent, encoded_events, usage_event
 from contracts.exchanges import span_event
 from control_plane.aggregator.pricing import PriceIndex
 from control_plane.aggregator.slots import slot_of
@@ -54,7 +54,7 @@ class Part(Generic[E]):
 
 def usage_parts(message: bytes, now_ms: int) -> list[Part[UsageEvent]]:
     """Return what a message carries, each event judged alone: a bad one does not cost the others."""
-    return _parts(message, _usage_event, lambda event: _is_countable_usage(event, now_ms))
+    return _parts(message, usage_event, lambda event: _is_countable_usage(event, now_ms))
 
 
 def span_parts(message: bytes, now_ms: int) -> list[Part[SpanEvent]]:
@@ -106,10 +106,6 @@ def _span_row(event: SpanEvent, span: Span) -> Row:
 
 def _attribute(value: str | int | float | bool) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _usage_event(payload: bytes) -> UsageEvent:
-    return codec.decode(payload, UsageEvent)
 
 
 def _parts(message: bytes, decoded: Callable[[bytes], E], is_countable: Callable[[E], bool]) -> list[Part[E]]:

@@ -53,7 +53,8 @@ _RECOMPUTE_SETTINGS = {
 
 _ASIDE_COLUMNS = ("stream", "sequence", "part", "subject", "reason", "at", "payload")
 _ASIDE_OF_NEWER_RELEASES = """
-SELECT sequence, part, payload FROM set_aside FINAL WHERE stream = {stream:String} AND reason = 'unsupported_schema'
+SELECT sequence, part, payload FROM set_aside FINAL
+WHERE stream = {stream:String} AND reason IN ('unsupported_schema', 'undecodable')
 ORDER BY sequence, part LIMIT {limit:UInt32}
 """
 _FORGET_ASIDE = (
@@ -107,7 +108,10 @@ class Store:
         self._insert("set_aside", rows, _ASIDE_COLUMNS)
 
     def aside_of_newer_releases(self, stream: str, limit: int) -> list[tuple[int, int, bytes]]:
-        """Return (sequence, part, payload) of events that were set aside because a newer release wrote them."""
+        """Return (sequence, part, payload) of events that were set aside and that a newer release may have written.
+
+        One in a shape without names says no schema to a reader that expects names: it was undecodable there.
+        """
         result = self.client().query(
             _ASIDE_OF_NEWER_RELEASES,
             parameters={"stream": stream, "limit": limit},

@@ -70,6 +70,7 @@ MODULES: Final = (
     "gateway/telemetry/spans.py",
     "gateway/telemetry/spool.py",
     "gateway/telemetry/trace.py",
+    "gateway/telemetry/usage.py",
     "gateway/upstream/connection.py",
     "gateway/upstream/dial.py",
     "gateway/upstream/origin.py",

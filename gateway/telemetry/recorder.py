@@ -72,9 +72,7 @@ class Recorder:
 
     def admit(self, tally: Tally, now_ms: int) -> None:
         """Write down what was added to the tally, before the bytes that cost it leave."""
-        event = tally.delta(now_ms)
-        if event is not None:
-            self._sink.offer_usage(event)
+        self._sink.offer_delta(tally, now_ms)
 
     def settle(self, settled: Settled) -> None:
         """End an exchange: its usage, its spans, metrics, one log line. To be called once."""
@@ -131,9 +129,10 @@ class Recorder:
 
     def _close(self, tally: Tally, outcome: Outcome, ended_at: float, is_owed: bool | None) -> None:
         """Keep a tally's last usage event, and count what is owed."""
-        event = self._sink.offer_final(tally, outcome, int(ended_at * 1000), is_owed)
+        totals = tally.owed(outcome, is_owed)
+        self._sink.offer_final(tally, outcome, int(ended_at * 1000), totals)
         provider, add = tally.to.provider, self._metrics.usage.add
-        for unit, quantity in event.totals.items():
+        for unit, quantity in totals.items():
             add((provider, unit), quantity)
 
     def _hash(self, workspace: str, transcript: str) -> str:

@@ -20,7 +20,9 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-_MAGIC: Final = b"GLSPOOL1"
+_MAGIC: Final = b"GLSPOOL2"
+_OLDER_MAGIC: Final = b"GLSPOOL1"
+"""of releases whose records said less: one of them leaves a file alone that does not begin so, and this one goes on with it"""
 _HEADER_BYTES: Final = 4096
 _HEAD: Final = Struct("<QIIB3xI8x")
 _HEAD_BYTES: Final = _HEAD.size  # 32: heads are aligned to their own size, so that none wraps around the end
@@ -140,10 +142,16 @@ class Ring:
             os.close(descriptor)
             raise RingUnusable(f"{path} is not a spool file. Move it out of the spool's folder.") from fault
         capacity = size - _HEADER_BYTES
-        if memory[0:8] != _MAGIC or _CAPACITY.unpack_from(memory, 8)[0] != capacity or capacity < SMALLEST_CAPACITY:
+        if (
+            memory[0:8] not in (_MAGIC, _OLDER_MAGIC)
+            or _CAPACITY.unpack_from(memory, 8)[0] != capacity
+            or capacity < SMALLEST_CAPACITY
+        ):
             memory.close()
             os.close(descriptor)
             raise RingUnusable(f"{path} is not a spool file of this release. Move it out of the spool's folder.")
+        if flags == _WRITTEN:
+            memory[0:8] = _MAGIC  # before anything is written that an older release would misread
         return cls(path, descriptor, memory, capacity)
 
     def is_locked_by_another(self) -> bool:

@@ -7,19 +7,19 @@ that comes before a publisher took the admission, it says both, and the admissio
 Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.journal` for what is open.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
-from contracts import codec
-from contracts.events import Outcome, UsageEvent
+from contracts.events import Outcome, usage_event
 from gateway.telemetry.batches import Batch
 from gateway.telemetry.ring import Record, Ring, RingUnusable, rounded
-from policy.journal import Journal
-from policy.usage import Tally, joined
+from gateway.telemetry.usage import UsageRecords
+from policy.journal import FirstEvent, Journal
+from policy.usage import Tally
 
 _log = structlog.get_logger("gateway.telemetry.spool")
 
@@ -42,10 +42,11 @@ class Kind(IntEnum):
 class Sink(Protocol):
     """Where the recorder puts events. No method blocks or raises; False: it was not kept."""
 
-    def offer_usage(self, event: UsageEvent, /) -> bool: ...
+    def offer_delta(self, tally: Tally, now_ms: int, /) -> bool:
+        """Take what was added to the tally since its event before, if anything was."""
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None, /) -> UsageEvent:
-        """Make and take the tally's last event, see `Tally.final`, and return it, whether it was kept or not."""
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int], /) -> bool:
+        """Take the tally's last event. totals: what is owed, see `Tally.owed`."""
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool: ...
 
@@ -53,13 +54,14 @@ class Sink(Protocol):
 class Unkept:
     """The sink of a gateway that runs from a file alone: there is no bus, so its metrics and log lines are all there is."""
 
-    def offer_usage(self, _: UsageEvent) -> bool:
-        """Keep nothing."""
+    def offer_delta(self, tally: Tally, _: int) -> bool:
+        """Keep nothing; what is open was told."""
+        tally.new_units()
         return True
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None) -> UsageEvent:
-        """Make the event, for whoever counts it."""
-        return tally.final(outcome, now_ms, is_owed=is_owed)
+    def offer_final(self, _: Tally, __: Outcome, ___: int, ____: Mapping[str, int]) -> bool:
+        """Keep nothing."""
+        return True
 
     def offer_spans(self, _: str, __: bytes) -> bool:
         """Keep nothing."""
@@ -88,6 +90,7 @@ class SpooledRing:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.journal = Journal()
+        self._records = UsageRecords()
         self._taken = ring.published
         """records before this position may have been published: they count as they are"""
         self._said: set[int] = set()
@@ -132,8 +135,8 @@ class SpooledRing:
 
     def _gathered_batch(self) -> Batch:
         batch = self._gathered
-        for _, position in self.journal.only_events(self._taken):
-            self._read_into(batch, position)
+        for first in self.journal.only_events(self._taken):
+            batch.add(True, first.workspace, first.position, first.encoded)
         batch.end = self.ring.head
         self._gathered = Batch()
         self._said.clear()
@@ -163,48 +166,61 @@ class SpooledRing:
         self._is_gathering = False
         self._gathered = Batch()
 
-    def _read_into(self, batch: Batch, position: int) -> None:
-        record = self.ring.read(position)
-        if record is not None:
-            workspace, encoded = _parts(record.payload)
-            batch.add(True, workspace, position, encoded)
-
-    def offer_usage(self, event: UsageEvent) -> bool:
-        """Write a usage event; False if there is no room."""
-        only = self.journal.only_event(event.key)
-        if event.is_final and only is not None and self._is_sayable(only, event.at_ms):
-            return self.offer_whole(joined(only[0], event), only[1])
-        workspace, encoded = event.to.workspace, codec.encode(event)
+    def offer_delta(self, tally: Tally, now_ms: int) -> bool:
+        """Write what was added to a tally; False if there is no room."""
+        units = tally.new_units()
+        if not units:
+            return True
+        key, workspace = tally.key, tally.to.workspace
+        encoded = self._records.of_delta(tally, now_ms, units)
         position = self.ring.append(Kind.USAGE, _prefix(workspace) + encoded)
         if position is None:
             return False
+        journal = self.journal
+        if key not in journal:
+            journal.open(key, FirstEvent(workspace, now_ms, position, encoded))
+            return True
         if self._is_gathering:
-            if only is not None and only[1] >= self._taken:
-                self._read_into(self._gathered, only[1])
-            if event.is_final or event.key in self.journal:
-                self._gather(True, workspace, position, encoded)
-        self.journal.note(event, position)
+            self._gather_first(key)
+            self._gather(True, workspace, position, encoded)
+        journal.add(key, tally.events - 1, now_ms, units)
         return True
 
-    def untaken(self, key: str, now_ms: int) -> tuple[UsageEvent, int] | None:
-        """Return a key's one event so far, and its position, if a final event of now is to say it as well."""
-        only = self.journal.only_event(key)
-        return only if only is not None and self._is_sayable(only, now_ms) else None
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int]) -> bool:
+        """Write a tally's last event; False if there is no room. totals: what is owed.
 
-    def _is_sayable(self, only: tuple[UsageEvent, int], now_ms: int) -> bool:
-        return only[1] >= self._taken and now_ms - only[0].at_ms <= _JOINED_WITHIN_MS
+        It says the first one as well if that may be, see docs/adr/0066.
+        """
+        first = self._untaken(tally.key, now_ms) if tally.events == 1 else None
+        units = tally.last_units(totals)
+        encoded = self._records.of_final(tally, outcome, now_ms, units if first is None else None, totals)
+        return self._offer_last(tally.key, tally.to.workspace, encoded, first)
 
-    def offer_whole(self, event: UsageEvent, first: int) -> bool:
-        """Write a final event that says as well what its key's event at the position `first` says; False if there is no room."""
-        workspace, encoded = event.to.workspace, codec.encode(event)
-        position = self.ring.append(Kind.WHOLE, _prefix(workspace) + encoded)
+    def _untaken(self, key: str, now_ms: int) -> FirstEvent | None:
+        first = self.journal.only_event(key)
+        if first is None or first.position < self._taken or now_ms - first.at_ms > _JOINED_WITHIN_MS:
+            return None
+        return first
+
+    def _offer_last(self, key: str, workspace: str, encoded: bytes, first: FirstEvent | None) -> bool:
+        """Write a key's final event. first: the event that it says as well, which is not to be published."""
+        position = self.ring.append(Kind.USAGE if first is None else Kind.WHOLE, _prefix(workspace) + encoded)
         if position is None:
             return False
-        self._said.add(first)
+        if first is not None:
+            self._said.add(first.position)
         if self._is_gathering:
+            if first is None:
+                self._gather_first(key)
             self._gather(True, workspace, position, encoded)
-        self.journal.note(event, position)
+        self.journal.close(key)
         return True
+
+    def _gather_first(self, key: str) -> None:
+        """Gather a key's only event, if it waited for one that says it as well: another one comes."""
+        first = self.journal.only_event(key)
+        if first is not None and first.position >= self._taken:
+            self._gather(True, first.workspace, first.position, first.encoded)
 
     def offer_spans(self, workspace: str, encoded: bytes, reserve: int) -> bool:
         """Write an encoded record or span event; False if less than `reserve` bytes would stay free."""
@@ -226,7 +242,7 @@ class SpooledRing:
         # Past half, a key that stays open (a call of an hour) must not hold up all that came after it.
         while ring.used > ring.capacity // 2 and self._needed_from() < position and (oldest := self.journal.oldest()):
             carried = oldest.carried()
-            moved = ring.append(Kind.CARRIED, _prefix(carried.to.workspace) + codec.encode(carried))
+            moved = ring.append(Kind.CARRIED, _prefix(carried.to.workspace) + self._records.of_event(carried))
             if moved is None:
                 break
             self.journal.restore(carried, moved)
@@ -240,7 +256,8 @@ class SpooledRing:
     def settle_lost(self) -> int:
         """Settle as many open keys of the dead writer as there is room for; return how many stay open."""
         for key in self.journal:
-            if not self.offer_usage(key.lost()):
+            lost = key.lost()
+            if not self._offer_last(lost.key, lost.to.workspace, self._records.of_event(lost), None):
                 break
         return len(self.journal)
 
@@ -251,12 +268,12 @@ class SpooledRing:
     def _note(self, record: Record) -> None:
         if record.kind == Kind.SPANS:
             return
-        event = codec.decode(_parts(record.payload)[1], UsageEvent)
+        event = usage_event(_parts(record.payload)[1])
         if record.kind == Kind.CARRIED:
             self.journal.restore(event, record.position)
         else:
-            if record.kind == Kind.WHOLE and (first := self.journal.only_event(event.key)) is not None:
-                self._said.add(first[1])
+            if record.kind == Kind.WHOLE and (first := self.journal.position_of(event.key)) is not None:
+                self._said.add(first)
             self.journal.note(event, record.position)
 
 
@@ -327,24 +344,13 @@ class Spool:
         """Return how many keys wait for their final event."""
         return sum(len(ring.journal) for ring in self.rings)
 
-    def offer_usage(self, event: UsageEvent) -> bool:
-        """Write a usage event; False, counted and logged, if the spool is full."""
-        return self._is_kept(self._own.offer_usage(event))
+    def offer_delta(self, tally: Tally, now_ms: int) -> bool:
+        """Write what was added to the tally; False, counted and logged, if the spool is full."""
+        return self._is_kept(self._own.offer_delta(tally, now_ms))
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None) -> UsageEvent:
-        """Make, write and return a tally's last event; what cannot be kept is counted and logged.
-
-        Where it is to say the first one as well, it is made so at once, without what is new since (`policy.usage.joined`).
-        """
-        own = self._own
-        first = own.untaken(tally.key, now_ms) if tally.events == 1 else None
-        if first is None:
-            event = tally.final(outcome, now_ms, is_owed=is_owed)
-            self._is_kept(own.offer_usage(event))
-        else:
-            event = tally.final(outcome, now_ms, is_owed=is_owed, says_all=True)
-            self._is_kept(own.offer_whole(event, first[1]))
-        return event
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int]) -> bool:
+        """Write the tally's last event; False, counted and logged, if the spool is full."""
+        return self._is_kept(self._own.offer_final(tally, outcome, now_ms, totals))
 
     def offer_spans(self, workspace: str, encoded: bytes) -> bool:
         """Write an encoded record or span event; False if it would take the last quarter, which is kept for what costs money."""

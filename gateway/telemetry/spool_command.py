@@ -12,8 +12,7 @@ from pathlib import Path
 
 import click
 
-from contracts import codec
-from contracts.events import UsageEvent
+from contracts.events import usage_event
 from contracts.secret import Secret
 from gateway.bus import Bus, stream_of
 from gateway.tasks import Tasks
@@ -96,7 +95,7 @@ def inspected(folder: Path) -> list[SpoolFile]:
         spooled = SpooledRing(ring)
         waiting = list(spooled.waiting())
         usage = [event for event in waiting if event.kind == Kind.USAGE]
-        oldest = min((codec.decode(event.encoded, UsageEvent).at_ms for event in usage), default=None)
+        oldest = min((usage_event(event.encoded).at_ms for event in usage), default=None)
         found.append(
             SpoolFile(
                 file=path.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts import codec
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent, usage_events
+from contracts.events import Attribution, Outcome, Span, SpanEvent, UsageEvent, usage_event, usage_events
 from gateway.telemetry.ring import Ring, RingUnusable
 from gateway.telemetry.spool import Kind, Spool
 from policy.usage import Tally
@@ -35,18 +35,18 @@ def abandoned(spool: Spool) -> None:
 
 
 def waiting(spool: Spool) -> list[UsageEvent]:
-    return [
-        codec.decode(event.encoded, UsageEvent) for ring in spool.rings for event in ring.waiting() if event.kind == Kind.USAGE
-    ]
+    return [usage_event(event.encoded) for ring in spool.rings for event in ring.waiting() if event.kind == Kind.USAGE]
 
 
 def admitted(spool: Spool, key: str, characters: int = 42) -> Tally:
     tally = Tally(key, TO, "pod-1")
     tally.add("characters", characters)
-    delta = tally.delta(1000)
-    assert delta is not None
-    spool.offer_usage(delta)
+    spool.offer_delta(tally, 1000)
     return tally
+
+
+def settle(spool: Spool, tally: Tally, now_ms: int = 2000, outcome: Outcome = "completed") -> None:
+    spool.offer_final(tally, outcome, now_ms, tally.owed(outcome, None))
 
 
 def span_event(number: int) -> SpanEvent:
@@ -59,15 +59,15 @@ def test_what_was_written_waits_in_order(tmp_path: Path) -> None:
     first, second = admitted(spool, "r1"), admitted(spool, "r2")
     [ring] = spool.rings
     ring.take(2)
-    spool.offer_usage(second.final("completed", 2000))
-    spool.offer_usage(first.final("completed", 2000))
+    settle(spool, second)
+    settle(spool, first)
 
     assert [event.id for event in waiting(spool)] == ["r1:0", "r2:0", "r2:1", "r1:1"]
 
 
 def test_a_final_event_says_what_nobody_has_taken_yet(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.offer_usage(admitted(spool, "r1", 7).final("completed", 2000))
+    settle(spool, admitted(spool, "r1", 7))
 
     [event] = waiting(spool)
 
@@ -77,7 +77,7 @@ def test_a_final_event_says_what_nobody_has_taken_yet(tmp_path: Path) -> None:
 
 def test_what_is_not_owed_leaves_no_units(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.offer_usage(admitted(spool, "r1").final("provider_error", 2000))
+    settle(spool, admitted(spool, "r1"), 2000, "provider_error")
 
     [event] = waiting(spool)
 
@@ -86,7 +86,7 @@ def test_what_is_not_owed_leaves_no_units(tmp_path: Path) -> None:
 
 def test_an_admission_that_its_final_event_says_stays_unpublished_after_a_kill(tmp_path: Path) -> None:
     dead = opened(tmp_path)
-    dead.offer_usage(admitted(dead, "r1").final("completed", 2000))
+    settle(dead, admitted(dead, "r1"))
     admitted(dead, "r2")
     abandoned(dead)
 
@@ -98,7 +98,7 @@ def test_an_admission_that_may_have_been_published_counts_as_it_is_after_a_kill(
     first = admitted(dead, "r1")
     [ring] = dead.rings
     ring.take(1)  # on its way to the stream, whose answer nobody will read
-    dead.offer_usage(first.final("completed", 2000))
+    settle(dead, first)
     abandoned(dead)
 
     assert [(event.id, event.units) for event in waiting(opened(tmp_path, "two"))] == [
@@ -109,7 +109,7 @@ def test_an_admission_that_may_have_been_published_counts_as_it_is_after_a_kill(
 
 def test_what_was_measured_long_before_keeps_its_time(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.offer_usage(admitted(spool, "r1").final("completed", 2001))
+    settle(spool, admitted(spool, "r1"), 2001)
 
     assert [(event.id, event.at_ms) for event in waiting(spool)] == [("r1:0", 1000), ("r1:1", 2001)]
 
@@ -119,9 +119,9 @@ def test_a_carried_key_was_published_and_ends_with_an_event_of_its_own(tmp_path:
     [ring] = spool.rings
     carried = admitted(spool, "carried", 5)
     for number in range(200):
-        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+        settle(spool, admitted(spool, f"r{number}"))
         ring.published_to(ring.ring.head)
-    spool.offer_usage(carried.final("completed", 2000))
+    settle(spool, carried)
 
     [event] = waiting(spool)
 
@@ -138,7 +138,7 @@ def taken(spool: Spool, most: int = 10) -> list[str]:
 def test_a_batch_tells_of_what_is_open_as_well(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     admitted(spool, "r1")
-    spool.offer_usage(admitted(spool, "r2").final("completed", 2000))
+    settle(spool, admitted(spool, "r2"))
 
     assert taken(spool) == ["r2:1", "r1:0"]
 
@@ -147,10 +147,8 @@ def test_an_open_exchange_that_counts_more_is_told_from_its_first_event_on(tmp_p
     spool = opened(tmp_path)
     tally = admitted(spool, "r1")
     tally.add("characters", 7)
-    more = tally.delta(1500)
-    assert more is not None
-    spool.offer_usage(more)
-    spool.offer_usage(tally.final("completed", 2000))
+    spool.offer_delta(tally, 1500)
+    settle(spool, tally)
 
     assert taken(spool) == ["r1:0", "r1:1", "r1:2"]
 
@@ -171,17 +169,17 @@ def test_a_batch_is_the_same_until_it_was_published(tmp_path: Path) -> None:
 
 def test_more_than_is_gathered_is_read_from_the_file_in_order(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    for number in range(60):  # more than an eighth of the file
-        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+    for number in range(120):  # more than an eighth of the file
+        settle(spool, admitted(spool, f"r{number}"))
     [ring] = spool.rings
     found: list[str] = []
     while (batch := ring.take(50)) is not None:
         found += taken(spool)
-        if not found[50:]:
-            admitted(spool, "r60")
+        if len(found) <= 50:
+            admitted(spool, "r120")
         ring.published_to(batch.end)
 
-    assert found == [*(f"r{number}:1" for number in range(60)), "r60:0"]
+    assert found == [*(f"r{number}:1" for number in range(120)), "r120:0"]
 
 
 def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> None:
@@ -201,7 +199,7 @@ def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> No
 
 def test_a_settled_exchange_is_not_settled_again(tmp_path: Path) -> None:
     dead = opened(tmp_path)
-    dead.offer_usage(admitted(dead, "r1").final("completed", 2000))
+    settle(dead, admitted(dead, "r1"))
     abandoned(dead)
 
     assert [event.outcome for event in waiting(opened(tmp_path, "two"))] == ["completed"]
@@ -229,6 +227,22 @@ def test_a_restart_goes_on_in_the_file_of_its_predecessor(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["one.spool"]
 
 
+def test_a_file_of_an_older_release_is_read_and_marked_as_this_ones(tmp_path: Path) -> None:
+    tally = Tally("r1", TO, "pod-1")
+    event = tally.delta(1000)
+    assert event is not None
+    older = Ring.create(tmp_path / "one.spool", CAPACITY)
+    older.append(1, b"\x04acme" + codec.encode(event))
+    older.close()
+    path = tmp_path / "one.spool"
+    path.write_bytes(b"GLSPOOL1" + path.read_bytes()[8:])
+
+    spool = opened(tmp_path, "two")
+
+    assert [(event.id, event.outcome) for event in waiting(spool)] == [("r1:0", None), ("r1:1", "gateway_lost")]
+    assert path.read_bytes()[:8] == b"GLSPOOL2"
+
+
 def test_a_living_gateways_file_is_left_alone(tmp_path: Path) -> None:
     living = opened(tmp_path)
     admitted(living, "r1")
@@ -254,7 +268,7 @@ def test_inherited_files_go_when_they_are_empty(tmp_path: Path) -> None:
 
 def test_a_clean_end_with_nothing_waiting_leaves_no_file(tmp_path: Path) -> None:
     spool = opened(tmp_path)
-    spool.offer_usage(admitted(spool, "r1").final("completed", 2000))
+    settle(spool, admitted(spool, "r1"))
     [ring] = spool.rings
     ring.published_to(ring.ring.head)
 
@@ -278,11 +292,11 @@ def test_a_full_spool_drops_and_counts_and_keeps_room_for_usage(tmp_path: Path) 
 def test_usage_that_finds_no_room_is_counted(tmp_path: Path) -> None:
     dropped: list[Kind] = []
     spool = Spool.open(tmp_path, CAPACITY, "one", dropped.append)
-    for number in range(400):
+    for number in range(1000):
         admitted(spool, f"r{number}")
 
     assert set(dropped) == {Kind.USAGE}
-    assert len(waiting(spool)) + len(dropped) == 400
+    assert len(waiting(spool)) + len(dropped) == 1000
 
 
 def test_a_call_of_an_hour_does_not_hold_up_what_comes_after_it(tmp_path: Path) -> None:
@@ -290,7 +304,7 @@ def test_a_call_of_an_hour_does_not_hold_up_what_comes_after_it(tmp_path: Path) 
     [ring] = spool.rings
     long_call = admitted(spool, "long", 5)
     for number in range(2000):
-        spool.offer_usage(admitted(spool, f"r{number}").final("completed", 2000))
+        settle(spool, admitted(spool, f"r{number}"))
         ring.published_to(ring.ring.head)
     abandoned(spool)
 

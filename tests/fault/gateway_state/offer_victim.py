@@ -18,8 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from contracts import codec
-from contracts.events import Attribution, UsageEvent
+from contracts.events import Attribution, UsageEvent, usage_event
 from gateway.telemetry.spool import Kind, Spool
 from policy.usage import Tally
 
@@ -42,13 +41,11 @@ def offer_for_ever(folder: Path, counter: mmap.mmap) -> None:
     for number in range(_MOST_KEYS):
         tally = Tally(f"key{number}", _TO, "pod-1")
         tally.add("characters", characters_of(number))
-        delta = tally.delta(1000 + number)
-        assert delta is not None
-        spool.offer_usage(delta)
+        spool.offer_delta(tally, 1000 + number)
         counter[0:8] = (number + 1).to_bytes(8, "big")
         if number % 3:  # some are taken before they are settled, as a publisher does: then they count as they are
             spool.rings[-1].take(1)
-        spool.offer_usage(tally.final("completed", 1000 + number))
+        spool.offer_final(tally, "completed", 1000 + number, tally.totals)
         counter[8:16] = (number + 1).to_bytes(8, "big")
     time.sleep(60)
 
@@ -91,7 +88,7 @@ def main(folder: Path, rounds: int, seed: int) -> str:
         admitted, settled = int.from_bytes(counter[0:8], "big"), int.from_bytes(counter[8:16], "big")
         spool = Spool.open(folder, _CAPACITY, "successor")
         waiting = [event for ring in spool.rings for event in ring.waiting() if event.kind == Kind.USAGE]
-        wrong = difference([codec.decode(event.encoded, UsageEvent) for event in waiting], admitted, settled)
+        wrong = difference([usage_event(event.encoded) for event in waiting], admitted, settled)
         if wrong:
             return f"kill {kill}: {wrong}"
         for ring in spool.rings:

@@ -46,10 +46,8 @@ def attribution(workspace: str) -> Attribution:
 def exchange(spool: Spool, key: str, workspace: str = "w1") -> None:
     tally = Tally(key, attribution(workspace), "pod-1")
     tally.add("characters", 10)
-    delta = tally.delta(1000)
-    assert delta is not None
-    spool.offer_usage(delta)
-    spool.offer_usage(tally.final("completed", 2000))
+    spool.offer_delta(tally, 1000)
+    spool.offer_final(tally, "completed", 2000, tally.totals)
 
 
 @asynccontextmanager
@@ -196,9 +194,7 @@ async def test_replay_publishes_what_a_dead_gateway_left_and_removes_its_file(na
     dead = Spool.open(tmp_path, CAPACITY, "dead")
     exchange(dead, "r1")
     open_one = Tally("r2", attribution("w1"), "pod-1")
-    delta = open_one.delta(1000)
-    assert delta is not None
-    dead.offer_usage(delta)
+    dead.offer_delta(open_one, 1000)
     [ring] = dead.rings
     ring.ring.close()
     [before] = inspected(tmp_path)

@@ -11,6 +11,7 @@ import msgspec
 
 from contracts import codec
 from contracts.subjects import USAGE_STREAM, usage_subject
+from gateway.telemetry.usage import UsageRecords
 from tests.integration.usage.conftest import Tables
 from tests.kit.usage import NOW_MS, TestBus, Worker, all_usage_acknowledged, attribution, price, running, until, usage_event
 
@@ -153,23 +154,27 @@ async def test_an_event_of_a_newer_release_is_counted_once_it_is_known(
         await all_usage_acknowledged(bus)
     assert tables.rows("SELECT reason FROM set_aside") == [("unsupported_schema",)]
 
-    # The release that knows the schema: to it, the same bytes are an event of schema 1.
-    known = codec.encode(usage_event("r1"))
+    # The release that knows the schema: to it, the same bytes are an event of schema 1, or one without names.
+    known, flat = codec.encode(usage_event("r1")), UsageRecords().of_event(usage_event("r2"))
     client = tables.address.open()
     client.command("TRUNCATE TABLE set_aside")
     client.insert(
         "set_aside",
-        [[USAGE_STREAM, 1, 0, usage_subject("acme"), "unsupported_schema", NOW_MS // 1000, known]],
+        [
+            [USAGE_STREAM, 1, 0, usage_subject("acme"), "unsupported_schema", NOW_MS // 1000, known],
+            [USAGE_STREAM, 2, 0, usage_subject("acme"), "undecodable", NOW_MS // 1000, flat],
+            [USAGE_STREAM, 3, 0, usage_subject("acme"), "undecodable", NOW_MS // 1000, b"\xc1"],
+        ],
         column_names=["stream", "sequence", "part", "subject", "reason", "at", "payload"],
     )
     client.close()
     async with running(aggregator()):
 
         async def is_counted() -> bool:
-            return tables.quantity() == 10
+            return tables.quantity() == 20
 
-        await until(is_counted, "the event that was set aside")
-    assert tables.rows("SELECT count() FROM set_aside") == [(0,)]
+        await until(is_counted, "the events that were set aside")
+    assert tables.rows("SELECT sequence FROM set_aside") == [(3,)]
 
 
 async def test_counts_stay_exact_when_the_aggregator_is_killed_again_and_again(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from contracts import codec
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent, usage_events
+from contracts.events import Attribution, Outcome, Span, SpanEvent, UsageEvent, usage_events
 from gateway.telemetry.batches import Batch
 from gateway.telemetry.ring import SMALLEST_CAPACITY
 from gateway.telemetry.spool import Spool
@@ -49,6 +49,7 @@ class SpoolModel(RuleBasedStateMachine):
         self.taken: dict[str, UsageEvent] = {}
         self.published: dict[str, UsageEvent] = {}
         self.messages: set[str] = set()
+        self.told: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.number = 0
         self.starts = 0
 
@@ -79,7 +80,7 @@ class SpoolModel(RuleBasedStateMachine):
         self.number += 1
         tally = Tally(f"r{self.number}", TO, "pod-1", {"padding": "x" * padding})
         tally.add("characters", characters)
-        if self.offer(tally.delta(self.number)):
+        if self.offer(tally):
             self.tallies[tally.key] = tally
 
     @precondition(lambda self: self.tallies)
@@ -87,23 +88,17 @@ class SpoolModel(RuleBasedStateMachine):
     def count_more(self, data: st.DataObject, characters: int) -> None:
         tally = self.tallies[data.draw(st.sampled_from(sorted(self.tallies)))]
         tally.add("characters", characters)
-        if not self.offer(tally.delta(self.number)):
+        if not self.offer(tally):
             self.dropped.add(tally.key)
 
     @precondition(lambda self: self.tallies)
-    @rule(data=st.data())
-    def settle(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), later=st.sampled_from((0, 2000)), outcome=st.sampled_from(("completed", "provider_error")))
+    def settle(self, data: st.DataObject, later: int, outcome: Outcome) -> None:
         tally = self.tallies.pop(data.draw(st.sampled_from(sorted(self.tallies))))
-        if data.draw(st.booleans()):
-            self.offer(tally.final("completed", self.number))
-            return
-        open_before = self.spool.open_keys
-        final = self.spool.offer_final(tally, "completed", self.number, None)
-        if self.spool.open_keys < open_before:
-            # What it says of the key's earlier events was taken with them.
-            earlier = [event for event in self.taken.values() if event.key == tally.key]
-            new = {unit: quantity - total(earlier).get(unit, 0) for unit, quantity in final.totals.items()}
-            self.taken[final.id] = msgspec.structs.replace(final, units={unit: n for unit, n in new.items() if n})
+        totals = tally.owed(outcome, None)
+        event = self.event_of(tally, totals, outcome)
+        if self.spool.offer_final(tally, outcome, self.number + later, totals):
+            self.taken[event.id] = event
 
     @rule(size=st.integers(0, 3000))
     def offer_spans(self, size: int) -> None:
@@ -155,12 +150,30 @@ class SpoolModel(RuleBasedStateMachine):
                     assert self.published.setdefault(usage.id, usage) == usage
             self.messages.add(message.id)
 
-    def offer(self, event: UsageEvent | None) -> bool:
-        assert event is not None
-        is_taken = self.spool.offer_usage(event)
+    def offer(self, tally: Tally) -> bool:
+        event = self.event_of(tally, tally.totals, None)
+        is_taken = self.spool.offer_delta(tally, self.number)
         if is_taken:
             self.taken[event.id] = event
         return is_taken
+
+    def event_of(self, tally: Tally, totals: Mapping[str, int], outcome: Outcome | None) -> UsageEvent:
+        """Return what the tally's next event adds to what was taken of it."""
+        units = Counter(totals)
+        units.subtract(self.told[tally.key])
+        self.told[tally.key] = Counter(totals)
+        return UsageEvent(
+            id=f"{tally.key}:{tally.events}",
+            key=tally.key,
+            seq=tally.events,
+            is_final=outcome is not None,
+            at_ms=self.number,
+            pod="pod-1",
+            to=TO,
+            units={unit: n for unit, n in units.items() if n},
+            totals=dict(totals) if outcome else {},
+            outcome=outcome,
+        )
 
 
 SpoolModel.TestCase.settings = settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -57,14 +58,14 @@ class Kept:
         self.usage: list[UsageEvent] = []
         self.spans: list[SpanEvent] = []
 
-    def offer_usage(self, event: UsageEvent, /) -> bool:
-        self.usage.append(event)
+    def offer_delta(self, tally: Tally, now_ms: int, /) -> bool:
+        if (event := tally.delta(now_ms)) is not None:
+            self.usage.append(event)
         return True
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, is_owed: bool | None, /) -> UsageEvent:
-        event = tally.final(outcome, now_ms, is_owed=is_owed)
-        self.usage.append(event)
-        return event
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int], /) -> bool:
+        self.usage.append(tally.final(outcome, now_ms, is_owed=bool(totals)))
+        return True
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool:
         event = span_event(encoded)

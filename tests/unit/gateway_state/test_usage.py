@@ -1,7 +1,11 @@
 """Usage events are deltas that add up to what is owed."""
 
+import msgspec
+import pytest
+
 from contracts import codec, events
 from contracts.events import Attribution
+from gateway.telemetry.usage import UsageRecords
 from policy.journal import Journal
 from policy.usage import Tally
 
@@ -134,6 +138,57 @@ def test_a_final_event_closes_its_key() -> None:
     journal.note(counted.final("completed", 2000))
 
     assert len(journal) == 0
+
+
+def test_a_record_says_what_its_event_says() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+    counted.provider_said("audio_in_ms", 1500)
+    event = counted.final("completed", 2000)
+
+    assert events.usage_event(UsageRecords().of_event(event)) == event
+
+
+def test_the_record_of_a_delta_says_what_was_added() -> None:
+    counted = tally()
+    counted.add("characters", 42)
+
+    record = UsageRecords().of_delta(counted, 1000, counted.new_units())
+
+    assert events.usage_event(record) == tally_with(42).delta(1000)
+
+
+def tally_with(characters: int) -> Tally:
+    counted = tally()
+    counted.add("characters", characters)
+    return counted
+
+
+def test_a_final_record_may_leave_its_units_to_its_totals() -> None:
+    counted = tally_with(0)
+    counted.provider_said("audio_out_ms", 900)
+    counted.new_units()
+    counted.last_units(counted.totals)
+
+    event = events.usage_event(UsageRecords().of_final(counted, "cancelled", 2000, None, counted.totals))
+
+    assert (event.id, event.is_final, event.outcome) == ("r1:1", True, "cancelled")
+    assert (event.units, event.totals) == ({"requests": 1}, {"requests": 1, "characters": 0})
+    assert event.provider_units == {"audio_out_ms": 900}
+
+
+def test_a_record_has_every_field_of_its_shape() -> None:
+    final = msgspec.msgpack.decode(UsageRecords().of_event(tally().final("completed", 1)))
+
+    assert len(final) == 1 + len(events.UsageRecord.__struct_fields__)
+    assert len(final[6]) == len(events.Attribution.__struct_fields__)
+
+
+def test_a_record_of_a_newer_schema_is_not_read() -> None:
+    record = msgspec.msgpack.decode(UsageRecords().of_event(tally().final("completed", 1)))
+
+    with pytest.raises(codec.UnsupportedSchema):
+        events.usage_event(msgspec.msgpack.encode([record[0], 2, *record[2:]]))
 
 
 def test_a_message_carries_one_event_or_many() -> None:

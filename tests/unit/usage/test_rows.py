@@ -14,6 +14,7 @@ from contracts.prices import PriceBook
 from control_plane.aggregator import rows
 from control_plane.aggregator.pricing import PriceIndex
 from control_plane.aggregator.slots import slot_of
+from gateway.telemetry.usage import UsageRecords
 from tests.kit.usage import DAY_MS, price, usage_event
 
 AT_MS = 1_795_946_523_456  # 2026-11-29 10:02:03.456 UTC
@@ -88,6 +89,13 @@ def test_each_event_of_a_message_is_judged_alone() -> None:
         "unsupported_schema",
         "",
     ]
+
+
+def test_records_and_events_of_one_message_are_the_same_to_it() -> None:
+    event = usage_event("r1", at_ms=AT_MS)
+    message = batch_of([codec.encode(event), UsageRecords().of_event(event)])
+
+    assert [part.event for part in rows.usage_parts(message, AT_MS)] == [event, event]
 
 
 @pytest.mark.parametrize(
