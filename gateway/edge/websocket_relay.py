@@ -178,6 +178,15 @@ class Relay(asyncio.Protocol):
             self._send_upstream(data)
         elif commands:
             self._run(commands)
+            if self._is_client_full:
+                self._wait_for_reader(commands)
+
+    def _wait_for_reader(self, commands: list[does.Command]) -> None:
+        """Take nothing more from a client that is answered by us and does not read; cancels of one that listens pass."""
+        for command in commands:
+            if isinstance(command, does.ToClient):
+                self._transport.pause_reading()
+                return
 
     def eof_received(self) -> bool:
         """The client sends nothing more; it may still read, so the transport stays."""
@@ -211,6 +220,8 @@ class Relay(asyncio.Protocol):
         self._is_client_full = False
         if self._upstream is not None and not self._upstream.transport.is_closing():
             self._upstream.transport.resume_reading()
+        if self._session is not None and not self._is_redialling:
+            self._resume_client()
 
     def _keep_early(self, data: bytes) -> None:
         if self._is_over:

@@ -380,6 +380,22 @@ async def test_a_client_that_does_not_read_stops_the_provider_and_nobody_else() 
         assert heard == 4000 * 16_384
 
 
+async def test_a_client_that_does_not_read_our_errors_has_to_stop_sending_what_they_answer() -> None:
+    refused = client_frame(TEXT, b"{}")
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        client = await dial(gateway, TTS)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        sending = asyncio.ensure_future(client.send_raw(refused * 1_000_000))
+        [relay] = list(gateway.context.open)
+        await until(lambda: relay._is_client_full and not relay._transport.is_reading(), 20)  # type: ignore[attr-defined]
+        assert not sending.done()
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(20_000):
+            assert (await client.heard())["type"] == "error"
+        sending.cancel()
+        client.reset()
+
+
 async def test_a_provider_that_does_not_read_stops_the_client() -> None:
     async def sulks(double: SocketsDouble, socket: Socket) -> None:
         await socket.frame()
