@@ -392,7 +392,8 @@ class EdgeProtocol(HttpToolsProtocol):
             with contextlib.suppress(OSError):  # the client may be gone already
                 self.transport.write_eof()
         now = self.loop.time()
-        self._lingers_until = now + _LINGER_SECONDS
+        # one that its address had no room for has nothing to send first, and is not counted: it must not stay
+        self._lingers_until = now + (_LINGER_SECONDS if self._is_counted else _LINGER_IDLE_SECONDS)
         self.deadline = now + _LINGER_IDLE_SECONDS
         self.flow.resume_reading()
 

@@ -1,5 +1,6 @@
 """Bytes that two servers could cut into requests differently end with a refusal, and never reach the provider."""
 
+import asyncio
 import json
 
 import pytest
@@ -261,5 +262,9 @@ async def test_an_address_with_too_many_connections_is_told_so(double: CartesiaD
         third = await gateway.client()
 
         assert (await third.answer()).status == 503
+        connections = gateway.server.server_state.connections
+        [refused] = [connection for connection in connections if connection._lingers_until]  # type: ignore[union-attr]
+        await third.send(b"still here")
+        assert refused.deadline <= refused._lingers_until <= asyncio.get_running_loop().time() + 5  # type: ignore[union-attr]
         clients[0].close()
         clients[1].close()
