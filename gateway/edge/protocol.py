@@ -293,7 +293,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self.peer,
         )
         repeated = Repeated(described)
-        if length >= 0 and request.length != http1.CHUNKED:
+        if request.framing == line:
             self._described_key = key
             self._described_before = request, repeated
         return request, repeated

@@ -5,6 +5,8 @@ import os
 import resource
 import signal
 
+import pytest
+
 from gateway.edge.context import Limits
 from gateway.server import DrainSettings
 from tests.doubles.cartesia import WAV, CartesiaDouble, Connection, Received
@@ -56,6 +58,15 @@ async def test_heads_that_differ_a_little_are_each_read_anew(client: Client, dou
     assert double.requests[3].all("x-a") == ["2"]
     assert double.requests[4].body == JSON_BODY + b" "
     assert [received.one("Content-Length") for received in double.requests[3:]] == [str(len(JSON_BODY)), str(len(JSON_BODY) + 1)]
+
+
+@pytest.mark.parametrize("line", ["CONTENT-LENGTH: 0", "Content-Length:0", "Content-length: 0"])
+async def test_a_length_in_an_odd_spelling_arrives_with_every_request(client: Client, double: CartesiaDouble, line: str) -> None:
+    for _ in range(3):
+        await client.send(request("GET", "/cartesia/voices", line))
+        await client.answer()
+
+    assert [line.encode() in received.head for received in double.requests] == [True, True, True]
 
 
 async def test_a_slow_reader_holds_its_own_provider_up_and_nobody_else(gateway: Edge, double: CartesiaDouble) -> None:

@@ -14,6 +14,7 @@ from gateway.http1 import (
     parse_request,
     parse_response,
     stays_on_host,
+    without_length,
 )
 
 
@@ -303,6 +304,33 @@ def test_a_redirect_that_any_client_could_follow_to_another_host_does_not(locati
 @pytest.mark.parametrize("lines", [(b"Location: //evil.test", b"location: /"), (b"Location: /", b"location: //evil.test")])
 def test_of_two_redirects_the_one_that_leads_away_counts(lines: tuple[bytes, ...]) -> None:
     assert parse_response(request(b"HTTP/1.1 302 Found", *lines), 100).location == b"//evil.test"
+
+
+_LINES = st.one_of(
+    st.tuples(
+        st.sampled_from([b"Content-Length: ", b"content-length: ", b"Content-length:"]), st.text("0159 +\t", max_size=3)
+    ).map(lambda pair: pair[0] + pair[1].encode()),
+    st.sampled_from([b"Transfer-Encoding: chunked", b"X: Content-Length: 5", b"X: 1"]),
+)
+
+
+@given(st.lists(_LINES, max_size=3), st.lists(_LINES, max_size=3))
+def test_heads_that_are_alike_without_their_length_are_read_alike(known: list[bytes], next_one: list[bytes]) -> None:
+    """What was found in the first is used for the second, which is not taken apart."""
+    start = (b"GET / HTTP/1.1", b"Host: h")
+    first, second = request(*start, *known), request(*start, *next_one)
+    key, line, _ = without_length(first)
+    other_key, other_line, length = without_length(second)
+    try:
+        parsed = parse_request(first, 9)
+    except Malformed:
+        return
+    if parsed.framing != line or key != other_key or length < 0:
+        return
+
+    again = parse_request(second, 9)
+
+    assert (again.length, again.framing) == (length, other_line)
 
 
 @given(st.binary(max_size=200))
