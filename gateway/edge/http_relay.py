@@ -46,6 +46,8 @@ _MOST_RESPONSE_HEADERS: Final = 256
 _KEPT_WHILE_WAITING_BYTES: Final = 64 * 1024
 """of a streamed body, while its provider is dialled"""
 _CLOSE: Final = b"Connection: close\r\n"
+_KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
+"""without it an HTTP/1.0 client reads on to the connection's end (RFC 9112 §C.2.2)"""
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 
@@ -639,6 +641,8 @@ class Exchange:
                 self.closes = True
         if self.closes:
             extra += _CLOSE
+        elif not self.request.minor:
+            extra += _KEEP_ALIVE
         self._answer_left = length
         if response.passes_whole:
             head = b"%bX-Glottis-Request-Id: %b\r\n%b\r\n" % (head, self.request_id.encode("ascii"), extra)
@@ -891,7 +895,7 @@ class Exchange:
         self._intake = Exchange._throw_away
         self._held = []
         self._is_over = True
-        if not self.is_request_done:
+        if not self.is_request_done or not self.request.minor:
             self.closes = True
         self._out.write(answer)
         self._settle(outcome)

@@ -200,7 +200,18 @@ async def test_an_http_1_0_client_gets_a_plain_answer_that_ends_with_the_connect
 async def test_an_http_1_0_client_that_asks_for_it_keeps_its_connection(client: Client) -> None:
     for _ in range(2):
         await client.send(speak("Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
-        assert (await client.answer()).body == WAV
+        answer = await client.answer()
+        assert (answer.body, answer.all(b"Connection")) == (WAV, [b"keep-alive"])
+
+
+async def test_an_http_1_0_client_that_is_not_told_otherwise_may_read_to_the_end_of_its_connection(client: Client) -> None:
+    refused = speak("Connection: keep-alive", body=b"{}").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    await client.send(refused)
+
+    answer = await client.answer()
+
+    assert (answer.status, answer.all(b"Connection")) == (400, [])
+    assert await client.rest() == b""
 
 
 async def test_the_first_event_leaves_before_the_next_one_came(client: Client, double: CartesiaDouble) -> None:
