@@ -19,7 +19,7 @@ import structlog
 from uvicorn._types import ASGIApplication
 
 from contracts.events import PodStatus
-from contracts.ids import uuid7
+from contracts.ids import FreshIds
 from contracts.revocations import EndSession
 from contracts.secret import Secret
 from gateway.bus import Bus, stream_of
@@ -38,8 +38,9 @@ from gateway.state.leases import Leases
 from gateway.state.sessions import SessionTeller
 from gateway.state.snapshot import SnapshotStore
 from gateway.state.status import StatusTeller
+from gateway.state.workspace_settings import WorkspaceSettings
 from gateway.tasks import Tasks
-from gateway.telemetry.logs import Fields
+from gateway.telemetry.lines import Fields
 from gateway.telemetry.metrics import METRICS
 from gateway.telemetry.publisher import Publisher
 from gateway.telemetry.recorder import Recorder
@@ -176,14 +177,7 @@ class Gateway:
 
     def _edge_context(self, sink: Sink, credentials: Credentials, key_sets: KeySets) -> EdgeContext:
         settings, store = self._settings, self._store
-
-        def transcript_key(workspace_id: str) -> Secret | None:
-            workspace = store.world.index.workspaces.get(workspace_id)
-            return None if workspace is None else credentials.transcript_key(workspace)
-
-        def sampling(workspace_id: str) -> float:
-            workspace = store.world.index.workspaces.get(workspace_id)
-            return 1.0 if workspace is None else workspace.span_sampling
+        workspaces = WorkspaceSettings(store, credentials)
 
         def mint_access_token(route: Route, body: bytes, now: float) -> bytes | Refusal:
             world = store.world
@@ -199,7 +193,7 @@ class Gateway:
             key_sets=key_sets,
             credentials=credentials,
             upstreams=Upstreams(settings.pool, self._tasks, time.monotonic),
-            recorder=Recorder(sink, settings.pod, METRICS, transcript_key, sampling, self._log),
+            recorder=Recorder(sink, settings.pod, METRICS, workspaces.transcript_key, workspaces.span_sampling, self._log),
             clock=time.time,
             new_id=self._new_id,
             pod=settings.pod,
@@ -299,12 +293,7 @@ class Gateway:
 
 def new_id_maker(clock: Callable[[], float]) -> Callable[[], str]:
     """Return what makes request ids. clock: Unix seconds."""
-    bits = random.Random().getrandbits  # seeded by the system; ids are unique, not secret
-
-    def new_id() -> str:
-        return uuid7(int(clock() * 1000), bits(74))
-
-    return new_id
+    return FreshIds(clock, random.Random().getrandbits).new  # seeded by the system; ids are unique, not secret
 
 
 def read_configuration(settings: Settings) -> workspace_file.Configuration:

@@ -18,7 +18,8 @@ _CONTROLS: Final = bytes((*range(9), *range(10, 32), 127))
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])\Z")
 _VERSIONS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#@]+)([/?].*)?\Z")
-_LENGTH: Final = re.compile(rb"[0-9]{1,18}\Z")
+_MOST_DIGITS: Final = 18
+"""of a length"""
 _TRAILER: Final = re.compile(_TOKEN + rb":[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 _FRAMING_TRAILER: Final = re.compile(rb"(?i)(?:transfer-encoding|content-length):")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\Z")
@@ -63,19 +64,14 @@ class Request:
     trace_state: bytes = b""
 
 
-@dataclass(slots=True)
 class Response:
-    """An answer's head and what it says about its framing, before the request's method is considered."""
+    """An answer's head and what it says about its framing, before the request's method is considered.
 
-    status: int
-    reason: bytes
-    lines: list[bytes]
-    """header lines as received"""
+    Not a dataclass: there is one an exchange, and a dataclass's `__init__` stays Python where all else is compiled.
+    """
+
     length: int = UNTIL_CLOSE
     """of the body in bytes, CHUNKED or UNTIL_CLOSE"""
-    closes: bool = False
-    passes_whole: bool = True
-    """an HTTP/1.1 head without hop-by-hop headers: every line of it may pass as it came"""
     location: bytes | None = None
     request_id: bytes = b""
     """the provider's own `X-Request-ID`"""
@@ -87,6 +83,15 @@ class Response:
     """what Kokoro's container says of the length of its audio (`X-Audio-Duration`, in seconds)"""
     declared: int | None = None
     """the Content-Length, if there was one; on an answer without a body it is no framing"""
+
+    def __init__(self, status: int, reason: bytes, lines: list[bytes], *, is_old: bool) -> None:
+        """lines: header lines as received. is_old: HTTP/1.0."""
+        self.status = status
+        self.reason = reason
+        self.lines = lines
+        self.closes = is_old
+        self.passes_whole = not is_old
+        """an HTTP/1.1 head without hop-by-hop headers: every line of it may pass as it came"""
 
     @property
     def headers(self) -> list[Header]:
@@ -161,7 +166,7 @@ def _lines_of(head: bytes, max_headers: int) -> list[bytes]:
 def _length_of(value: bytes, seen: int | None) -> int:
     if seen is not None:
         raise Malformed("head_malformed", "Content-Length occurs twice")
-    if _LENGTH.match(value) is None:
+    if not value.isdigit() or len(value) > _MOST_DIGITS:
         raise Malformed("head_malformed", "Content-Length is not one decimal number")
     return int(value)
 
@@ -257,7 +262,7 @@ def without_length(head: bytes) -> tuple[bytes, bytes, int]:
             value = at + len(start)
             end = head.find(b"\r\n", value)
             digits = head[value:end]
-            if digits.isdigit() and len(digits) <= 18:
+            if digits.isdigit() and len(digits) <= _MOST_DIGITS:
                 return head[:value] + head[end:], head[at + 2 : end + 2], int(digits)
             return head, b"", _UNKNOWN
     return head, b"", 0
@@ -291,7 +296,7 @@ def parse_response(head: bytes, max_headers: int) -> Response:
             raise Malformed("upstream_protocol", "status line")
         is_old = version == b"HTTP/1.0 "
         del lines[0]
-        response = Response(int(digits), first[13:], lines, closes=is_old, passes_whole=not is_old)
+        response = Response(int(digits), first[13:], lines, is_old=is_old)
         _read_headers(response)
     except Malformed as error:
         raise Malformed("upstream_protocol", error.detail or error.reason) from error

@@ -110,7 +110,7 @@ class Exchange:
     _answer_chunks: http1.ChunkedBody | None = None
     _writes_chunks = False
     _masker: Masker | None = None
-    _meter: AnswerMeter | None
+    _meter: AnswerMeter | None = None
     _audio_at = 0.0
     """when audio last came"""
     _tally: Tally | None = None
@@ -129,8 +129,7 @@ class Exchange:
         self.closes = request.closes or context.is_draining
         self.request_id = context.new_id()
         self.settled = Settled(self.request_id, context.clock(), request.method)
-        self._meter = None  # not on the class: a compiled one does not take over a default for a Protocol (ADR 0075)
-        self._lease = None
+        self._lease = None  # not on the class: a compiled one does not take over a default for a Protocol (ADR 0075)
         self._left = request.length
         self._held: list[bytes] = []
         self._intake = Exchange._keep
@@ -657,7 +656,8 @@ class Exchange:
             self._out.write(head)
             self._end_answer(is_reusable=not rest)
             return
-        self.edge.expire_in(self.context.limits.response_idle_seconds)
+        if not 0 < length <= len(rest):  # more is waited for
+            self.edge.expire_in(self.context.limits.response_idle_seconds)
         if rest:
             self._relay_body(rest, head)
         else:

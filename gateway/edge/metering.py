@@ -5,11 +5,10 @@ and audio of open sockets by the session. Where what is billed cannot be measure
 shows it, and nobody takes it for free. Rules: ADR 0095. Read next: `policy.audio`, `policy.events`.
 """
 
-from typing import Final, Protocol
-
-import msgspec
+from typing import Final
 
 from gateway import http1
+from gateway.edge.transcript import duration_ms
 from policy.audio import AudioGauge
 from policy.events import EventReader
 from policy.facts import Facts
@@ -19,36 +18,32 @@ from policy.usage import Tally
 
 _MOST_LOOKED_AT_BYTES: Final = 1024 * 1024
 """a transcript with word timestamps of two hours is smaller; beyond it the duration is unknown"""
-_MOST_SECONDS: Final = 1_000_000
 
 
-class AnswerMeter(Protocol):
+class AnswerMeter:
     """Measures one answer, from its first byte on."""
 
     @property
     def has_failed(self) -> bool:
         """Tell whether the answer says itself that it is an error."""
+        return False
 
     @property
     def reason(self) -> str:
         """Return that error's code."""
+        return ""
 
     def feed(self, payload: bytes) -> bool:
         """Look at a piece of the answer's body; return whether audio came with it."""
+        raise NotImplementedError
 
     def end(self, tally: Tally, form: FormReader | None) -> None:
         """Count what came. form: the request's, if it was one."""
+        raise NotImplementedError
 
 
-class _Transcript(msgspec.Struct):
-    duration: "float | None" = None
-
-
-class TranscriptMeter:
+class TranscriptMeter(AnswerMeter):
     """Collects a recognition's JSON answer and reads the duration off it."""
-
-    has_failed = False
-    reason = ""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -66,26 +61,14 @@ class TranscriptMeter:
     def end(self, tally: Tally, form: FormReader | None) -> None:
         """Count the duration that the provider says, else that of the file that was sent (Cartesia docs, pricing)."""
         ours = None if form is None else form.file_ms
-        theirs = self._duration_ms()
+        theirs = duration_ms(b"".join(self._pieces)) if self._size <= _MOST_LOOKED_AT_BYTES else None
         if theirs is not None:
             tally.provider_said("audio_in_ms", theirs)
         _count_or_tell(tally, "audio_in_ms", ours if theirs is None else theirs)
 
-    def _duration_ms(self) -> int | None:
-        if self._size > _MOST_LOOKED_AT_BYTES:
-            return None
-        try:
-            duration = msgspec.json.decode(b"".join(self._pieces), type=_Transcript).duration
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            return None
-        return round(duration * 1000) if duration is not None and 0 <= duration < _MOST_SECONDS else None
 
-
-class AudioMeter:
+class AudioMeter(AnswerMeter):
     """Measures an answer that is audio. said_ms: what the provider's head says of its length, None if it does not."""
-
-    has_failed = False
-    reason = ""
 
     def __init__(self, endpoint: Endpoint, output: object, said_ms: int | None) -> None:
         self._endpoint = endpoint
@@ -103,7 +86,7 @@ class AudioMeter:
         _count_output(tally, self._endpoint, out_ms, self._said_ms, form)
 
 
-class EventsMeter:
+class EventsMeter(AnswerMeter):
     """Measures an answer of server-sent events."""
 
     def __init__(self, endpoint: Endpoint, output: object) -> None:
@@ -137,11 +120,8 @@ class EventsMeter:
         _count_output(tally, self._endpoint, out_ms, reader.said_audio_ms, form)
 
 
-class NoMeter:
+class NoMeter(AnswerMeter):
     """Stands where an answer is coded in a way that nobody here takes off: nothing of it can be measured."""
-
-    has_failed = False
-    reason = ""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -192,7 +192,8 @@ class EdgeProtocol(HttpToolsProtocol):
             else:
                 self._linger()
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if not self._is_advancing:
             self._advance()
 

@@ -77,7 +77,8 @@ class Metrics:
         return reason if reason in self._reasons else "other"
 
     def _of(self, kind: type[MetricT], name: str, text: str, labels: tuple[str, ...] = ()) -> MetricT:
-        return kind("glottis_gateway_" + name, text, labels, registry=self.registry)
+        made: MetricT = kind("glottis_gateway_" + name, text, labels, registry=self.registry)
+        return made
 
     def _counts(self, name: str, text: str, labels: tuple[str, ...]) -> Counts:
         return Counts("glottis_gateway_" + name, text, labels, self.registry)

@@ -12,7 +12,7 @@ import structlog
 from contracts.events import Outcome
 from contracts.secret import Secret
 from gateway.telemetry.hashing import KeyedHash
-from gateway.telemetry.logs import Fields
+from gateway.telemetry.lines import Fields
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.spans import SpanRecords
 from gateway.telemetry.spool import Sink
@@ -131,9 +131,9 @@ class Recorder:
         """Keep a tally's last usage event, and count what is owed."""
         totals = tally.owed(outcome, is_owed)
         self._sink.offer_final(tally, outcome, int(ended_at * 1000), totals)
-        provider, add = tally.to.provider, self._metrics.usage.add
+        provider, usage = tally.to.provider, self._metrics.usage
         for unit, quantity in totals.items():
-            add((provider, unit), quantity)
+            usage.add((provider, unit), quantity)
 
     def _hash(self, workspace: str, transcript: str) -> str:
         if not transcript or not workspace:

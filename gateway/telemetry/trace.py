@@ -5,18 +5,21 @@ which is a UUIDv7 and so already unique: no randomness is asked for a second tim
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 _TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _LONGEST_TRACESTATE: Final = 512
 
 
-class TraceContext(NamedTuple):
+class TraceContext:
     """Which trace an exchange belongs to. `parent_id`: the caller's span, empty if the trace begins here."""
 
-    trace_id: str
-    parent_id: str
-    state: str
+    __slots__ = ("parent_id", "state", "trace_id")
+
+    def __init__(self, trace_id: str, parent_id: str, state: str) -> None:
+        self.trace_id = trace_id
+        self.parent_id = parent_id
+        self.state = state
 
 
 def context_of(traceparent: bytes | None, tracestate: bytes, request_id: str) -> TraceContext:

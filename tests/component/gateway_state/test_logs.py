@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from gateway.telemetry import logs
+from gateway.telemetry.lines import JsonLines, LineWriter
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,23 @@ def test_the_line_of_an_exchange_has_the_same_form() -> None:
     assert fast.keys() == slow.keys()
     assert (fast["event"], fast["status"], fast["level"]) == ("exchange settled", 200, "info")
     assert len(fast["time"]) == len(slow["time"])
+
+
+def test_lines_of_exchanges_tell_the_millisecond_in_which_they_were_made() -> None:
+    stream = io.BytesIO()
+    writer = LineWriter(stream)
+    times = iter([1_764_489_599.9994, 1_764_489_599.9999, 1_764_489_600.0, 1_764_489_600.25])
+    lines = JsonLines(writer, lambda: next(times))
+
+    for _ in range(4):
+        lines.write("exchange settled", {})
+
+    assert [line["time"] for line in written(stream, writer)] == [
+        "2025-11-30T07:59:59.999+00:00",
+        "2025-11-30T07:59:59.999+00:00",
+        "2025-11-30T08:00:00.000+00:00",
+        "2025-11-30T08:00:00.250+00:00",
+    ]
 
 
 def test_a_quiet_level_writes_no_line_for_an_exchange() -> None:
