@@ -4,7 +4,6 @@ Nothing is decoded and nothing is kept but a file's first bytes. What cannot be 
 and never zero. Knows no request and no provider. Read next: `policy.events` (audio inside events), `gateway.edge.metering`.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 _WIDTHS: Final = {"pcm_s16le": 2, "pcm_s32le": 4, "pcm_f16le": 2, "pcm_f32le": 4, "pcm_mulaw": 1, "pcm_alaw": 1}
@@ -54,7 +53,7 @@ class AudioGauge:
     @classmethod
     def of_output(cls, output: object) -> "AudioGauge":
         """Return a gauge for the audio that a request's `output_format` asks for, as it stands in JSON."""
-        if isinstance(output, Mapping) and output.get("container") == "mp3":
+        if type(output) is dict and output.get("container") == "mp3":
             bit_rate = output.get("bit_rate")
             return cls(bit_rate // 8 if type(bit_rate) is int and bit_rate > 0 else 0)
         return cls(raw_rate(output))
