@@ -43,31 +43,39 @@ class Said(msgspec.Struct):
     total_duration_s: "object" = None
     duration_s: "object" = None
 
-    @property
-    def audio_bytes(self) -> int:
-        """Return how much audio the message carries."""
-        return self.data if type(self.data) is int else 0
 
-    @property
-    def is_end(self) -> bool:
-        """Tell whether nothing more of this context, or of this answer, comes."""
-        return self.done is True or self.type == "synthesis_complete"
+# Functions, and not properties: a Struct stays a Python class when it is compiled, and so would they.
 
-    @property
-    def audio_ms(self) -> int | None:
-        """Return what the provider says itself of the length of its audio; None if it does not."""
-        seconds = self.total_duration_s if self.total_duration_s is not None else self.duration_s
-        if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+
+def audio_bytes_of(said: Said) -> int:
+    """Return how much audio a message carries."""
+    size = said.data
+    return size if type(size) is int else 0
+
+
+def is_end(said: Said) -> bool:
+    """Tell whether nothing more of a message's context, or of its answer, comes."""
+    return said.done is True or said.type == "synthesis_complete"
+
+
+def audio_ms_of(said: Said) -> int | None:
+    """Return what the provider says itself of the length of its audio; None if it does not."""
+    seconds = said.total_duration_s
+    if seconds is None:
+        seconds = said.duration_s
+        if seconds is None:
             return None
-        return round(seconds * 1000)
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+        return None
+    return round(seconds * 1000)
 
-    @property
-    def reason(self) -> str:
-        """Return an error as a reason: its code, else its status; never its words."""
-        for code in (self.error_code, self.code):
-            if isinstance(code, str) and code:
-                return code[:64]
-        return f"status_{self.status_code}"[:64]
+
+def reason_of(said: Said) -> str:
+    """Return an error as a reason: its code, else its status; never its words."""
+    for code in (said.error_code, said.code):
+        if isinstance(code, str) and code:
+            return code[:64]
+    return f"status_{said.status_code}"[:64]
 
 
 _LONG: Final = 512

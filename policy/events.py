@@ -7,7 +7,7 @@ LF or CR (WHATWG HTML, server-sent events). Knows the event shapes of Cartesia a
 
 from typing import Final
 
-from policy.contexts import said_by
+from policy.contexts import audio_bytes_of, audio_ms_of, is_end, reason_of, said_by
 
 _MOST_LINE_BYTES: Final = 1024 * 1024
 
@@ -80,10 +80,11 @@ class EventReader:
         if name == b"error" or (said is not None and said.type == "error"):
             self.has_failed = True
             self._is_fatal = self._is_fatal or said is None or said.done is not False
-            self.reason = said.reason if said is not None else "provider_error"
+            self.reason = reason_of(said) if said is not None else "provider_error"
         elif said is not None:
-            self.audio_bytes += said.audio_bytes
-            if said.audio_ms is not None:
-                self.said_audio_ms = said.audio_ms
-            if said.is_end and not self._is_fatal:
+            self.audio_bytes += audio_bytes_of(said)
+            audio_ms = audio_ms_of(said)
+            if audio_ms is not None:
+                self.said_audio_ms = audio_ms
+            if is_end(said) and not self._is_fatal:
                 self.has_failed = False

@@ -14,7 +14,7 @@ from contracts.events import Outcome
 from contracts.secret import Secret
 from policy import frames
 from policy.audio import bytes_a_second, raw_rate
-from policy.contexts import Context, Contexts, Said, said_by, said_in
+from policy.contexts import Context, Contexts, Said, audio_bytes_of, audio_ms_of, is_end, reason_of, said_by, said_in
 from policy.facts import Facts, Unjudgeable
 from policy.frames import Gate, Tap, Walker, unmasked
 from policy.recall import Heard, Recall
@@ -794,15 +794,15 @@ class Session:
         contexts = self._contexts
         kind = said.type
         if kind == "chunk":
-            context = self._spoke(said.context_id, said.audio_bytes, now)
+            context = self._spoke(said.context_id, audio_bytes_of(said), now)
         else:
             context = contexts.answered(said.context_id)
             if kind == "error":
                 if context is not None and said.done is not False:
-                    out.append(SettleContext(contexts.end(context, "provider_error", now, said.reason)))
+                    out.append(SettleContext(contexts.end(context, "provider_error", now, reason_of(said))))
                 return True
-        if context is not None and said.is_end:
-            audio_ms = said.audio_ms
+        if context is not None and is_end(said):
+            audio_ms = audio_ms_of(said)
             if audio_ms is not None:
                 context.tally.provider_said("audio_out_ms", audio_ms)
             outcome: Outcome = "cancelled" if context.is_cancelled or said.cancelled is True else "completed"
@@ -817,7 +817,7 @@ class Session:
             if said is None:
                 errors = True
             elif said.type == "error":
-                self._error = said.reason
+                self._error = reason_of(said)
                 errors = True
             elif said.type != "connected":
                 self._has_heard = True

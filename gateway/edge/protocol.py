@@ -310,6 +310,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self.deadline = math.inf
         protocol = take_over(self.transport, described, early, self.context)
         self.transport.set_protocol(protocol)
+        self.parser = None  # type: ignore[assignment]  # as uvicorn does itself at the end: the two hold each other
 
     # Requests of the app
 

@@ -234,7 +234,9 @@ class Relay(asyncio.Protocol):
 
     def upstream_data(self, data: bytes) -> None:
         """Relay what the provider sent."""
-        session = cast(Session, self._session)  # the provider's protocol is set after the session
+        session = self._session
+        if session is None:
+            return
         commands = session.from_upstream(data, self._clock())
         if commands is FORWARD:
             self._send_client(data)
@@ -590,6 +592,7 @@ class Relay(asyncio.Protocol):
             transport.close()
             if transport.get_write_buffer_size():
                 asyncio.get_running_loop().call_later(_CLOSE_SECONDS, transport.abort)
+        self._session = None  # it holds `_judge`: a cycle, with all that the session had
 
     # ---- another account
 

@@ -1,11 +1,15 @@
 """Open sessions over real sockets: which bytes pass, how each side's end reaches the other."""
 
 import asyncio
+import gc
 import random
 
 import pytest
 
 from gateway.edge.context import Limits
+from gateway.edge.protocol import EdgeProtocol
+from gateway.edge.websocket_relay import Relay
+from policy.session import Session
 from tests.doubles.cartesia_websocket import (
     BINARY,
     CLOSE,
@@ -35,6 +39,25 @@ async def test_a_text_is_spoken_and_its_context_settled() -> None:
         assert (settled.outcome, settled.closed_by, settled.close_code, settled.contexts) == ("completed", "client", 1000, 1)
         assert (context.outcome, context.characters, context.model) == ("completed", 11, "sonic-3")
         assert len(gateway.context.open) == 0
+
+
+def session_parts() -> list[object]:
+    return [kept for kept in gc.get_objects() if type(kept) in (EdgeProtocol, Relay, Session)]
+
+
+async def test_an_ended_session_leaves_nothing_for_the_garbage_collector() -> None:
+    async with sockets_double() as double, sockets_edge(double) as gateway:
+        gc.disable()
+        try:
+            kept = session_parts()  # of other tests
+            before = {id(part) for part in kept}
+            client = await dial(gateway)
+            await client.speak("c1", "Hello there")
+            await client.hang_up()
+            await gateway.settled()
+            await until(lambda: all(id(part) in before for part in session_parts()))
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(
