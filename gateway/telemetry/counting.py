@@ -13,24 +13,39 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 
+class Count:
+    """One number of a counter, for who adds to it often."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+
 class Counts(Collector):
     """A counter with labels, which are given by their values, in order."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._name, self._text, self._labels = name, text, labels
-        self._values: dict[tuple[str, ...], float] = {}
+        self._values: dict[tuple[str, ...], Count] = {}
         registry.register(self)
 
     def add(self, labels: tuple[str, ...], amount: float = 1.0) -> None:
         """Count."""
-        values = self._values
-        values[labels] = values.get(labels, 0.0) + amount
+        self.of(labels).value += amount
+
+    def of(self, labels: tuple[str, ...]) -> Count:
+        """Return the number of these labels."""
+        count = self._values.get(labels)
+        if count is None:
+            count = self._values[labels] = Count()
+        return count
 
     def collect(self) -> Iterator[Metric]:
         """Yield the family, for the registry."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._values.items():
-            family.add_metric(labels, value)
+        for labels, count in self._values.items():
+            family.add_metric(labels, count.value)
         yield family
 
     def describe(self) -> Iterator[Metric]:

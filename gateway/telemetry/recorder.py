@@ -11,6 +11,7 @@ import structlog
 
 from contracts.events import Outcome
 from contracts.secret import Secret
+from gateway.telemetry.counting import Count
 from gateway.telemetry.hashing import KeyedHash
 from gateway.telemetry.lines import Fields
 from gateway.telemetry.metrics import Metrics
@@ -67,6 +68,8 @@ class Recorder:
         self._hashes: dict[str, tuple[Secret, KeyedHash]] = {}
         self._sampling = sampling
         self._log = log or _log_line
+        self._usage: dict[str, dict[str, Count]] = {}
+        """what is owed, by provider and unit"""
         self._anonymous_second = 0
         self._anonymous_spans = 0
 
@@ -131,9 +134,15 @@ class Recorder:
         """Keep a tally's last usage event, and count what is owed."""
         totals = tally.owed(outcome, is_owed)
         self._sink.offer_final(tally, outcome, int(ended_at * 1000), totals)
-        provider, usage = tally.to.provider, self._metrics.usage
+        provider = tally.to.provider
+        counts = self._usage.get(provider)
+        if counts is None:
+            counts = self._usage[provider] = {}
         for unit, quantity in totals.items():
-            usage.add((provider, unit), quantity)
+            count = counts.get(unit)
+            if count is None:
+                count = counts[unit] = self._metrics.usage.of((provider, unit))
+            count.value += quantity
 
     def _hash(self, workspace: str, transcript: str) -> str:
         if not transcript or not workspace:

@@ -10,7 +10,7 @@ import msgspec
 
 from contracts import codec
 from contracts.events import Attribution
-from contracts.exchanges import ContextRecord, ExchangeRecord, Who
+from contracts.exchanges import Who
 from contracts.snapshot import Account
 from gateway.telemetry.trace import TraceContext
 from policy.providers.profile import Endpoint
@@ -18,6 +18,10 @@ from policy.route import Caller
 from policy.usage import Settled, SettledContext
 
 _KNOWN_LIMIT: Final = 4096
+_EXCHANGE: Final = 1
+_CONTEXT: Final = 2
+_SCHEMA: Final = 1
+"""tags and schema of `contracts.exchanges.ExchangeRecord` and `ContextRecord`, whose fields are written here in their order"""
 
 _Known: TypeAlias = tuple[object, object, Who]
 
@@ -37,73 +41,77 @@ class SpanRecords:
     def of_exchange(self, settled: Settled, trace: TraceContext, transcript_hash: str) -> bytes:
         """Return an exchange's record; transcript_hash: keyed, hexadecimal, empty if there is none."""
         route, tally = settled.route, settled.tally
-        return codec.encode(
-            ExchangeRecord(
-                id=settled.request_id,
-                pod=self._pod,
-                trace_id=trace.trace_id,
-                parent_id=trace.parent_id,
-                trace_state=trace.state,
-                who=self._who(settled),
-                method=settled.method,
-                is_websocket=settled.is_websocket,
-                started_at=settled.started_at,
-                ended_at=settled.ended_at,
-                outcome=settled.outcome,
-                reason=settled.reason,
-                fault_phase=settled.fault_phase,
-                anything_sent=settled.anything_sent,
-                status=settled.status,
-                upstream_status=settled.upstream_status,
-                upstream_request_id=settled.upstream_request_id,
-                peer=settled.peer,
-                credential_asked_at=settled.credential_asked_at,
-                credential_opened_at=settled.credential_opened_at,
-                dial_started_at=settled.dial_started_at,
-                dialled_at=settled.dialled_at,
-                sent_at=settled.sent_at,
-                request_ended_at=settled.request_ended_at,
-                first_byte_at=settled.first_byte_at,
-                first_audio_at=settled.first_audio_at,
-                largest_audio_gap=settled.largest_audio_gap,
-                bytes_from_client=settled.bytes_from_client,
-                bytes_to_client=settled.bytes_to_client,
-                messages_from_client=settled.messages_from_client,
-                messages_to_client=settled.messages_to_client,
-                contexts=settled.contexts,
-                contexts_refused=settled.contexts_refused,
-                voice=settled.voice,
-                characters=settled.characters,
-                transcript_hash=transcript_hash,
-                closed_by=settled.closed_by,
-                close_code=settled.close_code,
-                metadata={} if route is None or not route.metadata else dict(route.metadata),
-                usage={} if tally is None else dict(tally.totals),
-            )
+        return codec.encode_row(
+            [
+                _EXCHANGE,
+                _SCHEMA,
+                settled.request_id,
+                self._pod,
+                trace.trace_id,
+                trace.parent_id,
+                trace.state,
+                self._who(settled),
+                settled.method,
+                settled.is_websocket,
+                settled.started_at,
+                settled.ended_at,
+                settled.outcome,
+                settled.reason,
+                settled.fault_phase,
+                settled.anything_sent,
+                settled.status,
+                settled.upstream_status,
+                settled.upstream_request_id,
+                settled.peer,
+                settled.credential_asked_at,
+                settled.credential_opened_at,
+                settled.dial_started_at,
+                settled.dialled_at,
+                settled.sent_at,
+                settled.request_ended_at,
+                settled.first_byte_at,
+                settled.first_audio_at,
+                settled.largest_audio_gap,
+                settled.bytes_from_client,
+                settled.bytes_to_client,
+                settled.messages_from_client,
+                settled.messages_to_client,
+                settled.contexts,
+                settled.contexts_refused,
+                settled.voice,
+                settled.characters,
+                transcript_hash,
+                settled.closed_by,
+                settled.close_code,
+                {} if route is None or not route.metadata else dict(route.metadata),
+                {} if tally is None else tally.totals,
+            ]
         )
 
     def of_context(self, context: SettledContext, trace: TraceContext, transcript_hash: str) -> bytes:
         """Return a context's record; transcript_hash: as above."""
         tally = context.tally
-        return codec.encode(
-            ContextRecord(
-                session=context.session.request_id,
-                number=int(tally.key.rpartition(".")[2]),
-                pod=self._pod,
-                trace_id=trace.trace_id,
-                trace_state=trace.state,
-                who=self._who_of_context(tally.to),
-                started_at=context.started_at,
-                ended_at=context.ended_at,
-                outcome=context.outcome,
-                reason=context.reason,
-                first_audio_at=context.first_audio_at,
-                largest_audio_gap=context.largest_audio_gap,
-                model=context.model,
-                voice=context.voice,
-                characters=context.characters,
-                transcript_hash=transcript_hash,
-            )
+        return codec.encode_row(
+            [
+                _CONTEXT,
+                _SCHEMA,
+                context.session.request_id,
+                int(tally.key[len(context.session.request_id) + 1 :]),
+                self._pod,
+                trace.trace_id,
+                trace.state,
+                self._who_of_context(tally.to),
+                context.started_at,
+                context.ended_at,
+                context.outcome,
+                context.reason,
+                context.first_audio_at,
+                context.largest_audio_gap,
+                context.model,
+                context.voice,
+                context.characters,
+                transcript_hash,
+            ]
         )
 
     def _who(self, settled: Settled) -> Who:
