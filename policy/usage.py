@@ -6,7 +6,7 @@ at its end. Both know no clock and no storage. Read next: `policy.journal` (open
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from contracts.events import Attribution, Outcome, UsageEvent
 from policy.decide import Caller, Route
@@ -14,8 +14,6 @@ from policy.providers.profile import Endpoint
 
 FREE_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "upstream_fault", "provider_error"})
 """cost nothing unless the edge knows that text had left: see `Tally.owed` (Cartesia pricing, "errors consume no credits")"""
-
-_NOTHING: Final[Mapping[str, int]] = {}
 
 FaultPhase: TypeAlias = Literal[
     "", "credential", "resolve", "guard", "connect", "tls", "send", "response_head", "response_body", "internal"
@@ -88,8 +86,8 @@ class Tally:
         totals = dict(self.owed(outcome, is_owed))
         return self._event(now_ms, self.last_units(totals), totals, outcome)
 
-    def owed(self, outcome: Outcome, is_owed: bool | None) -> Mapping[str, int]:
-        """Return what is owed in the end: unit to quantity.
+    def owed(self, outcome: Outcome, is_owed: bool | None) -> dict[str, int]:
+        """Return what is owed in the end: unit to quantity. The tally's own, not to be changed.
 
         is_owed: None decides by the outcome; True keeps the count of an exchange that failed after its text had left, and
         without the provider's own word for it; False takes back what the provider answered with an error, however that
@@ -97,25 +95,29 @@ class Tally:
         """
         if is_owed is None:
             is_owed = outcome not in FREE_OUTCOMES
-        return self._totals if is_owed else _NOTHING
+        return self._totals if is_owed else {}
 
-    def last_units(self, owed: Mapping[str, int]) -> dict[str, int]:
+    def last_units(self, owed: dict[str, int]) -> dict[str, int]:
         """Return the units of `final`, for who makes the event itself: its number is `events - 1`."""
-        units = self._since(owed)
-        self._tell(units)
-        return units
+        self._seq += 1
+        return self._since(owed)
+
+    def end(self) -> None:
+        """Count the last event, for who makes it and needs no units: what is owed says them all."""
+        self._seq += 1
 
     @property
     def units_of_provider(self) -> Mapping[str, int]:
         """Return the provider's own figures."""
         return self._units_of_provider
 
-    def _since(self, totals: Mapping[str, int]) -> dict[str, int]:
+    # A dict, not a Mapping: compiled, it is gone through without making anything.
+    def _since(self, totals: dict[str, int]) -> dict[str, int]:
         published = self._published
-        if published == totals:
-            return {}
         if not published:
             return {unit: quantity for unit, quantity in totals.items() if quantity}
+        if published == totals:
+            return {}
         changed = {unit: quantity - published.get(unit, 0) for unit, quantity in totals.items()}
         changed |= {unit: -quantity for unit, quantity in published.items() if unit not in totals}
         return {unit: quantity for unit, quantity in changed.items() if quantity}

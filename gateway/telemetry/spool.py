@@ -7,7 +7,7 @@ that comes before a publisher took the admission, it says both, and the admissio
 Knows nothing of NATS: `gateway.telemetry.publisher` empties it. Read `policy.journal` for what is open.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -45,7 +45,7 @@ class Sink(Protocol):
     def offer_delta(self, tally: Tally, now_ms: int, /) -> bool:
         """Take what was added to the tally since its event before, if anything was."""
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int], /) -> bool:
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: dict[str, int], /) -> bool:
         """Take the tally's last event. totals: what is owed, see `Tally.owed`."""
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool: ...
@@ -59,7 +59,7 @@ class Unkept:
         tally.new_units()
         return True
 
-    def offer_final(self, _: Tally, __: Outcome, ___: int, ____: Mapping[str, int]) -> bool:
+    def offer_final(self, _: Tally, __: Outcome, ___: int, ____: dict[str, int]) -> bool:
         """Keep nothing."""
         return True
 
@@ -186,14 +186,18 @@ class SpooledRing:
         journal.add(key, tally.events - 1, now_ms, units)
         return True
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int]) -> bool:
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: dict[str, int]) -> bool:
         """Write a tally's last event; False if there is no room. totals: what is owed.
 
         It says the first one as well if that may be, see docs/adr/0066.
         """
         first = self._untaken(tally.key, now_ms) if tally.events == 1 else None
-        units = tally.last_units(totals)
-        encoded = self._records.of_final(tally, outcome, now_ms, units if first is None else None, totals)
+        units: dict[str, int] | None = None
+        if first is None:
+            units = tally.last_units(totals)
+        else:
+            tally.end()
+        encoded = self._records.of_final(tally, outcome, now_ms, units, totals)
         return self._offer_last(tally.key, tally.to.workspace, encoded, first)
 
     def _untaken(self, key: str, now_ms: int) -> FirstEvent | None:
@@ -348,7 +352,7 @@ class Spool:
         """Write what was added to the tally; False, counted and logged, if the spool is full."""
         return self._is_kept(self._own.offer_delta(tally, now_ms))
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int]) -> bool:
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: dict[str, int]) -> bool:
         """Write the tally's last event; False, counted and logged, if the spool is full."""
         return self._is_kept(self._own.offer_final(tally, outcome, now_ms, totals))
 

@@ -4,7 +4,6 @@ Pure: a `Tally` in, bytes out. Two are written for every exchange, so no event i
 it is counted for is encoded once. Read next: `gateway.telemetry.spool`, which keeps them.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +37,7 @@ class UsageRecords:
         )
 
     def of_final(
-        self, tally: Tally, outcome: Outcome, now_ms: int, units: dict[str, int] | None, totals: Mapping[str, int]
+        self, tally: Tally, outcome: Outcome, now_ms: int, units: dict[str, int] | None, totals: dict[str, int]
     ) -> bytes:
         """Return the record of the tally's final event, its last one. units: None, if they are the totals."""
         to, theirs = self._row(tally.to), tally.units_of_provider

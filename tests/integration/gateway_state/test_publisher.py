@@ -47,7 +47,7 @@ def exchange(spool: Spool, key: str, workspace: str = "w1") -> None:
     tally = Tally(key, attribution(workspace), "pod-1")
     tally.add("characters", 10)
     spool.offer_delta(tally, 1000)
-    spool.offer_final(tally, "completed", 2000, tally.totals)
+    spool.offer_final(tally, "completed", 2000, tally.owed("completed", None))
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ class Kept:
             self.usage.append(event)
         return True
 
-    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: Mapping[str, int], /) -> bool:
+    def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: dict[str, int], /) -> bool:
         self.usage.append(tally.final(outcome, now_ms, is_owed=bool(totals)))
         return True
 

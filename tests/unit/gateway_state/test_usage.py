@@ -168,9 +168,9 @@ def test_a_final_record_may_leave_its_units_to_its_totals() -> None:
     counted = tally_with(0)
     counted.provider_said("audio_out_ms", 900)
     counted.new_units()
-    counted.last_units(counted.totals)
+    counted.end()
 
-    event = events.usage_event(UsageRecords().of_final(counted, "cancelled", 2000, None, counted.totals))
+    event = events.usage_event(UsageRecords().of_final(counted, "cancelled", 2000, None, counted.owed("cancelled", None)))
 
     assert (event.id, event.is_final, event.outcome) == ("r1:1", True, "cancelled")
     assert (event.units, event.totals) == ({"requests": 1}, {"requests": 1, "characters": 0})
