@@ -1,12 +1,14 @@
 """Counters and histograms for the hot path: plain numbers in one thread, turned into Prometheus families when asked.
 
 prometheus_client locks each number it changes, because its metrics serve any thread; the five histograms and four counters
-of one exchange would cost ten microseconds there, and cost three here. Read next: `gateway.telemetry.metrics`.
+of one exchange would cost ten microseconds there, and cost three here. Collectors by their shape alone: compiled code calls
+a class that inherits from one of Python's as Python does. Read next: `gateway.telemetry.metrics`.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import cast
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -22,13 +24,13 @@ class Count:
         self.value = 0.0
 
 
-class Counts(Collector):
+class Counts:
     """A counter with labels, which are given by their values, in order."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._name, self._text, self._labels = name, text, labels
         self._values: dict[tuple[str, ...], Count] = {}
-        registry.register(self)
+        registry.register(cast(Collector, self))
 
     def add(self, labels: tuple[str, ...], amount: float = 1.0) -> None:
         """Count."""
@@ -53,7 +55,7 @@ class Counts(Collector):
         yield CounterMetricFamily(self._name, self._text, labels=self._labels)
 
 
-class Durations(Collector):
+class Durations:
     """A histogram of seconds with labels. bounds: upper bounds of its buckets, growing; the last bucket has none."""
 
     def __init__(
@@ -62,7 +64,7 @@ class Durations(Collector):
         self._name, self._text, self._labels = name, text, labels
         self._bounds = bounds
         self._series: dict[tuple[str, ...], list[float]] = {}
-        registry.register(self)
+        registry.register(cast(Collector, self))
 
     def observe(self, seconds: float, labels: tuple[str, ...] = ()) -> None:
         """Count one observation; a negative one, from a clock that was set back, counts as none at all."""
