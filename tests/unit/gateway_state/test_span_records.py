@@ -39,7 +39,7 @@ def test_every_field_of_an_exchange_stands_where_its_shape_has_it() -> None:
     assert {name: getattr(record, name) for name in ours} == ours
     assert len(ours) == 31
     assert (record.pod, record.transcript_hash, record.metadata) == ("pod-1", "a hash", {})
-    assert (record.trace_id, record.parent_id, record.trace_state) == TRACE
+    assert (record.trace_id, record.parent_id, record.trace_state) == ("a trace", "a parent", "a state")
     assert (record.schema, record.id, record.usage) == (1, settled.request_id, tally.totals)
     assert len(msgspec.msgpack.decode(encoded)) == 1 + len(ExchangeRecord.__struct_fields__)
 
