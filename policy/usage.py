@@ -1,14 +1,15 @@
 """What is counted: the usage of one exchange or context, as deltas, and what is known of an exchange when it ends.
 
-A `Tally` turns quantities into usage events; the gateway writes its first delta to the spool before a text's bytes leave,
-so that what was sent is never forgotten. `Settled` is the record that the edge fills while an exchange runs and hands over
-at its end. Both know no clock and no storage. Read next: `policy.journal` (open keys), `gateway.telemetry.recorder`.
+A `Tally` adds quantities up and says what each usage event of its key adds; the gateway writes the first to the spool before
+a text's bytes leave, so that what was sent is never forgotten. `Settled` is the record that the edge fills while an exchange
+runs and hands over at its end. Both know no clock and no storage. Read next: `policy.journal` (open keys),
+`gateway.telemetry.recorder`.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from contracts.events import Attribution, Outcome, UsageEvent
+from contracts.events import Attribution, Outcome
 from policy.decide import Caller, Route
 from policy.providers.profile import Endpoint
 
@@ -26,8 +27,8 @@ ClosedBy: TypeAlias = Literal["", "client", "provider", "gateway"]
 class Tally:
     """The usage of one key: an exchange, or one context on a multiplexed socket.
 
-    Counts one request at its birth. Quantities are added as they are sent; `delta` and `final` make the events, each with
-    the next sequence number, so that their units add up to what is owed.
+    Counts one request at its birth. Quantities are added as they are sent; `new_units` and `last_units` say what the next
+    event adds, each with the next sequence number, so that all add up to what is owed. `gateway.telemetry.usage` writes them.
     """
 
     __slots__ = ("_published", "_seq", "_totals", "_units_of_provider", "key", "metadata", "pod", "to")
@@ -69,22 +70,12 @@ class Tally:
         """Keep a figure of the provider's own, to stand beside ours in the final event."""
         self._units_of_provider[unit] = quantity
 
-    def delta(self, now_ms: int) -> UsageEvent | None:
-        """Return an event with what was added since the one before; None if nothing was."""
-        units = self.new_units()
-        return self._event(now_ms, units) if units else None
-
     def new_units(self) -> dict[str, int]:
-        """Return the units of `delta`, for who makes the event itself: its number is `events - 1`. Empty: there is none."""
+        """Return what was added since the event before, for the next one; its number is `events - 1`. Empty: there is none."""
         units = self._since(self._totals)
         if units:
             self._tell(units)
         return units
-
-    def final(self, outcome: Outcome, now_ms: int, *, is_owed: bool | None = None) -> UsageEvent:
-        """Return the last event, with totals. What is not owed is taken back by a negative delta."""
-        totals = dict(self.owed(outcome, is_owed))
-        return self._event(now_ms, self.last_units(totals), totals, outcome)
 
     def owed(self, outcome: Outcome, is_owed: bool | None) -> dict[str, int]:
         """Return what is owed in the end: unit to quantity. The tally's own, not to be changed.
@@ -98,12 +89,12 @@ class Tally:
         return self._totals if is_owed else {}
 
     def last_units(self, owed: dict[str, int]) -> dict[str, int]:
-        """Return the units of `final`, for who makes the event itself: its number is `events - 1`."""
+        """Return what the last event adds to those before, so that all add up to what is owed; its number is `events - 1`."""
         self._seq += 1
         return self._since(owed)
 
     def end(self) -> None:
-        """Count the last event, for who makes it and needs no units: what is owed says them all."""
+        """Count the last event where it needs no units: what is owed says them all."""
         self._seq += 1
 
     @property
@@ -130,25 +121,6 @@ class Tally:
             return
         for unit, quantity in units.items():
             published[unit] = published.get(unit, 0) + quantity
-
-    def _event(
-        self, now_ms: int, units: dict[str, int], totals: dict[str, int] | None = None, outcome: Outcome | None = None
-    ) -> UsageEvent:
-        seq = self._seq - 1
-        return UsageEvent(
-            id=f"{self.key}:{seq}",
-            key=self.key,
-            seq=seq,
-            is_final=outcome is not None,
-            at_ms=now_ms,
-            pod=self.pod,
-            to=self.to,
-            units=units,
-            totals=totals or {},
-            provider_units=self._units_of_provider if outcome is not None else {},
-            outcome=outcome,
-            metadata=self.metadata,
-        )
 
 
 class Settled:

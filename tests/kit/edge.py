@@ -48,7 +48,7 @@ class KeptRecorder:
 
     def admit(self, tally: Tally, now_ms: int) -> None:
         """Keep the tally."""
-        tally.delta(now_ms)
+        tally.new_units()
         self.admitted.append(tally)
 
     def settle(self, settled: Settled) -> None:

@@ -172,7 +172,7 @@ class Played:
                 self.to_upstream += command.data
                 self.log.append("ToUpstream")
             elif isinstance(command, Record):
-                command.tally.delta(int(self.now * 1000))
+                command.tally.new_units()
                 self.log.append("Record")
             elif isinstance(command, SettleContext):
                 self.contexts.append(command.context)

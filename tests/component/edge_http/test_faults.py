@@ -13,6 +13,7 @@ from gateway.upstream.upstreams import Upstreams
 from policy.usage import Settled, Tally
 from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
 from tests.kit.edge import RAW_BODY, Client, Edge, edge, request, speak
+from tests.kit.tallies import final_of
 from tests.kit.waiting import until
 
 
@@ -23,7 +24,7 @@ def reason(body: bytes) -> str:
 def owed(settled: Settled) -> dict[str, int]:
     """What the exchange's events add up to, as the recorder makes them."""
     assert settled.tally is not None
-    return settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals
+    return final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed).totals
 
 
 async def test_a_provider_that_nobody_listens_at_is_502_and_costs_nothing() -> None:

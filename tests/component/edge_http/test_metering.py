@@ -12,6 +12,7 @@ from policy.index import index_of
 from policy.world import World
 from tests.doubles.cartesia import CartesiaDouble, Connection, Received, answers
 from tests.kit.edge import RAW_BODY, Client, Edge, request, speak, workspace_at
+from tests.kit.tallies import final_of
 from tests.kit.waiting import until
 
 
@@ -83,7 +84,7 @@ async def usage(
     await client.answer()
     (settled,) = await gateway.settled()
     assert settled.tally is not None
-    final = settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed)
+    final = final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed)
     return settled.outcome, settled.reason, dict(final.totals), dict(final.provider_units)
 
 
@@ -138,7 +139,7 @@ async def test_an_error_event_is_free_also_if_the_connection_breaks_behind_it(
     (settled,) = await gateway.settled()
 
     assert settled.tally is not None
-    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals == {}
+    assert final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed).totals == {}
 
 
 async def test_a_compressed_answer_is_told_as_not_measured(client: Client, gateway: Edge, double: CartesiaDouble) -> None:
@@ -249,7 +250,7 @@ async def test_a_recognition_whose_caller_left_is_owed_for_the_file_that_was_sen
     (settled,) = await gateway.settled()
 
     assert settled.tally is not None
-    final = settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed)
+    final = final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed)
     assert (settled.outcome, final.totals) == ("client_gone", {"requests": 1, "audio_in_ms": 1500})
 
 

@@ -25,6 +25,7 @@ from tests.doubles.cartesia_websocket import (
     sockets_double,
 )
 from tests.kit.sessions import STT, TTS, dial, sockets_edge
+from tests.kit.tallies import final_of
 from tests.kit.waiting import until
 
 
@@ -372,7 +373,7 @@ async def test_a_providers_error_is_relayed_and_its_context_costs_nothing() -> N
         await gateway.settled()
         [context] = gateway.recorder.contexts
         assert (context.outcome, context.reason) == ("provider_error", "concurrency_limited")
-        final = context.tally.final(context.outcome, 0)
+        final = final_of(context.tally, context.outcome, 0)
         assert (final.totals, final.units) == ({}, {"requests": -1, "characters": -5})
 
 

@@ -11,6 +11,7 @@ from contracts.events import Attribution, Outcome, Span, SpanEvent, UsageEvent, 
 from gateway.telemetry.ring import Ring, RingUnusable
 from gateway.telemetry.spool import Kind, Spool
 from policy.usage import Tally
+from tests.kit.tallies import delta_of, final_of
 
 CAPACITY = 64 * 1024
 TO = Attribution(
@@ -185,7 +186,7 @@ def test_more_than_is_gathered_is_read_from_the_file_in_order(tmp_path: Path) ->
 def test_a_successor_settles_what_a_dead_gateway_left_open(tmp_path: Path) -> None:
     dead = opened(tmp_path)
     admitted(dead, "r1", 7)
-    admitted(dead, "r2").final("completed", 2000)
+    admitted(dead, "r2")
     abandoned(dead)
 
     events = waiting(opened(tmp_path, "two"))
@@ -229,7 +230,7 @@ def test_a_restart_goes_on_in_the_file_of_its_predecessor(tmp_path: Path) -> Non
 
 def test_a_file_of_an_older_release_is_read_and_marked_as_this_ones(tmp_path: Path) -> None:
     tally = Tally("r1", TO, "pod-1")
-    event = tally.delta(1000)
+    event = delta_of(tally, 1000)
     assert event is not None
     older = Ring.create(tmp_path / "one.spool", CAPACITY)
     older.append(1, b"\x04acme" + codec.encode(event))
@@ -311,7 +312,7 @@ def test_a_call_of_an_hour_does_not_hold_up_what_comes_after_it(tmp_path: Path) 
     [lost] = waiting(opened(tmp_path, "two"))
 
     assert (lost.key, lost.totals) == ("long", {"requests": 1, "characters": 5})
-    assert long_call.final("completed", 3000).id == lost.id
+    assert final_of(long_call, "completed", 3000).id == lost.id
 
 
 def test_a_damaged_record_ends_what_is_read(tmp_path: Path) -> None:

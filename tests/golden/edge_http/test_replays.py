@@ -10,6 +10,7 @@ from contracts.snapshot import Grant, Model
 from policy.providers.profile import OPERATIONS
 from tests.doubles.cartesia import CartesiaDouble
 from tests.kit.edge import CREDENTIAL, Edge, alice, edge, workspace_at
+from tests.kit.tallies import final_of
 
 FOLDER = Path(__file__).parent
 MODELS = {
@@ -89,7 +90,7 @@ async def test_a_recorded_request_owes_what_the_rules_say(gateway: Edge, recordi
     (settled,) = await gateway.settled()
 
     assert settled.tally is not None
-    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals == owed
+    assert final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed).totals == owed
     client.close()
 
 

@@ -11,6 +11,7 @@ from tests.doubles.cartesia_websocket import sockets_double
 from tests.kit.edge import CREDENTIAL, workspace_at
 from tests.kit.identities import idp_token
 from tests.kit.sessions import SessionRecorder, connect, sockets_edge
+from tests.kit.tallies import final_of
 from tests.kit.waiting import until
 
 FOLDER = Path(__file__).parent
@@ -80,7 +81,7 @@ async def test_a_recorded_session_owes_what_the_rules_say(recording: str, owed: 
             ends = [*recorder.contexts, *([settled] if settled.tally is not None else [])]
             [end] = ends
             assert end.tally is not None
-            assert end.tally.final(end.outcome, 0, is_owed=end.is_owed).totals == owed
+            assert final_of(end.tally, end.outcome, 0, is_owed=end.is_owed).totals == owed
             assert end.tally.to.model != "sonic-latest"
 
 

@@ -19,6 +19,7 @@ from policy.providers.registry import PROFILES
 from policy.refusal import TABLE, Refusal, close_of, http_answer, in_band_error
 from policy.route import Caller, Route
 from policy.usage import Settled, SettledContext, Tally
+from tests.kit.tallies import delta_of, final_of
 
 REQUEST_ID = "0192f3a0-1234-7abc-8def-0123456789ab"
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -58,12 +59,11 @@ class Kept:
         self.spans: list[SpanEvent] = []
 
     def offer_delta(self, tally: Tally, now_ms: int, /) -> bool:
-        if (event := tally.delta(now_ms)) is not None:
-            self.usage.append(event)
+        self.usage.append(delta_of(tally, now_ms))
         return True
 
     def offer_final(self, tally: Tally, outcome: Outcome, now_ms: int, totals: dict[str, int], /) -> bool:
-        self.usage.append(tally.final(outcome, now_ms, is_owed=bool(totals)))
+        self.usage.append(final_of(tally, outcome, now_ms, is_owed=bool(totals)))
         return True
 
     def offer_spans(self, workspace: str, encoded: bytes, /) -> bool:

@@ -8,6 +8,7 @@ from contracts.events import Attribution
 from gateway.telemetry.usage import UsageRecords
 from policy.journal import Journal
 from policy.usage import Tally
+from tests.kit.tallies import delta_of, final_of
 
 TO = Attribution(
     workspace="acme",
@@ -29,9 +30,8 @@ def test_the_first_delta_counts_one_request_and_what_was_added() -> None:
     counted = tally()
     counted.add("characters", 42)
 
-    delta = counted.delta(1000)
+    delta = delta_of(counted, 1000)
 
-    assert delta is not None
     assert (delta.id, delta.key, delta.seq, delta.is_final) == ("r1:0", "r1", 0, False)
     assert delta.units == {"requests": 1, "characters": 42}
     assert delta.metadata == {"call": "17"}
@@ -39,18 +39,18 @@ def test_the_first_delta_counts_one_request_and_what_was_added() -> None:
 
 def test_nothing_added_makes_no_delta() -> None:
     counted = tally()
-    counted.delta(1000)
+    counted.new_units()
 
-    assert counted.delta(2000) is None
+    assert counted.new_units() == {}
 
 
 def test_a_completed_exchange_ends_with_its_totals() -> None:
     counted = tally()
     counted.add("characters", 42)
-    counted.delta(1000)
+    counted.new_units()
     counted.add("audio_out_ms", 900)
 
-    final = counted.final("completed", 2000)
+    final = final_of(counted, "completed", 2000)
 
     assert (final.id, final.is_final, final.outcome) == ("r1:1", True, "completed")
     assert final.units == {"audio_out_ms": 900}
@@ -60,9 +60,9 @@ def test_a_completed_exchange_ends_with_its_totals() -> None:
 def test_a_provider_error_takes_back_what_was_counted() -> None:
     counted = tally()
     counted.add("characters", 42)
-    counted.delta(1000)
+    counted.new_units()
 
-    final = counted.final("provider_error", 2000)
+    final = final_of(counted, "provider_error", 2000)
 
     assert final.units == {"requests": -1, "characters": -42}
     assert final.totals == {}
@@ -72,35 +72,33 @@ def test_a_failure_before_the_first_delta_counts_nothing() -> None:
     counted = tally()
     counted.add("characters", 42)
 
-    assert counted.final("upstream_fault", 2000).units == {}
+    assert final_of(counted, "upstream_fault", 2000).units == {}
 
 
 def test_a_fault_after_the_text_left_is_owed_when_the_edge_says_so() -> None:
     counted = tally()
     counted.add("characters", 42)
-    counted.delta(1000)
+    counted.new_units()
 
-    assert counted.final("upstream_fault", 2000, is_owed=True).totals == {"requests": 1, "characters": 42}
+    assert final_of(counted, "upstream_fault", 2000, is_owed=True).totals == {"requests": 1, "characters": 42}
 
 
 def test_figures_of_the_provider_stand_beside_ours_on_the_final_event() -> None:
     counted = tally()
     counted.provider_said("audio_in_ms", 1500)
 
-    assert counted.delta(1000).provider_units == {}  # type: ignore[union-attr]
-    assert counted.final("completed", 2000).provider_units == {"audio_in_ms": 1500}
+    assert delta_of(counted, 1000).provider_units == {}
+    assert final_of(counted, "completed", 2000).provider_units == {"audio_in_ms": 1500}
 
 
 def test_a_lost_key_is_settled_with_what_was_sent() -> None:
     counted = tally()
     counted.add("characters", 42)
     journal = Journal()
-    first = counted.delta(1000)
-    assert first is not None
+    first = delta_of(counted, 1000)
     journal.note(first)
     counted.add("characters", 8)
-    second = counted.delta(2000)
-    assert second is not None
+    second = delta_of(counted, 2000)
     journal.note(second)
     journal.note(second)
 
@@ -115,8 +113,7 @@ def test_a_lost_key_is_settled_with_what_was_sent() -> None:
 def test_a_carried_event_opens_the_key_as_it_was() -> None:
     counted = tally()
     counted.add("characters", 42)
-    first = counted.delta(1000)
-    assert first is not None
+    first = delta_of(counted, 1000)
     before = Journal()
     before.note(first)
     after = Journal()
@@ -131,11 +128,10 @@ def test_a_carried_event_opens_the_key_as_it_was() -> None:
 def test_a_final_event_closes_its_key() -> None:
     counted = tally()
     journal = Journal()
-    first = counted.delta(1000)
-    assert first is not None
+    first = delta_of(counted, 1000)
     journal.note(first)
 
-    journal.note(counted.final("completed", 2000))
+    journal.note(final_of(counted, "completed", 2000))
 
     assert len(journal) == 0
 
@@ -144,7 +140,7 @@ def test_a_record_says_what_its_event_says() -> None:
     counted = tally()
     counted.add("characters", 42)
     counted.provider_said("audio_in_ms", 1500)
-    event = counted.final("completed", 2000)
+    event = final_of(counted, "completed", 2000)
 
     assert events.usage_event(UsageRecords().of_event(event)) == event
 
@@ -155,7 +151,7 @@ def test_the_record_of_a_delta_says_what_was_added() -> None:
 
     record = UsageRecords().of_delta(counted, 1000, counted.new_units())
 
-    assert events.usage_event(record) == tally_with(42).delta(1000)
+    assert events.usage_event(record) == delta_of(tally_with(42), 1000)
 
 
 def tally_with(characters: int) -> Tally:
@@ -178,21 +174,21 @@ def test_a_final_record_may_leave_its_units_to_its_totals() -> None:
 
 
 def test_a_record_has_every_field_of_its_shape() -> None:
-    final = msgspec.msgpack.decode(UsageRecords().of_event(tally().final("completed", 1)))
+    final = msgspec.msgpack.decode(UsageRecords().of_event(final_of(tally(), "completed", 1)))
 
     assert len(final) == 1 + len(events.UsageRecord.__struct_fields__)
     assert len(final[6]) == len(events.Attribution.__struct_fields__)
 
 
 def test_a_record_of_a_newer_schema_is_not_read() -> None:
-    record = msgspec.msgpack.decode(UsageRecords().of_event(tally().final("completed", 1)))
+    record = msgspec.msgpack.decode(UsageRecords().of_event(final_of(tally(), "completed", 1)))
 
     with pytest.raises(codec.UnsupportedSchema):
         events.usage_event(msgspec.msgpack.encode([record[0], 2, *record[2:]]))
 
 
 def test_a_message_carries_one_event_or_many() -> None:
-    first, second = tally().final("completed", 1), tally().final("cancelled", 2)
+    first, second = final_of(tally(), "completed", 1), final_of(tally(), "cancelled", 2)
 
     assert events.usage_events(codec.encode(first)) == (first,)
     assert events.usage_events(events.batch_of([codec.encode(first), codec.encode(second)])) == (first, second)

@@ -13,6 +13,7 @@ from policy.refusal import Refusal
 from policy.session import SessionLimits
 from tests.kit.identities import IDP, idp_token, jwks, signing_key, voice_workspace
 from tests.kit.playing import CREDENTIAL, MASK, Played, chunk, client_frame, done, says, speech, text
+from tests.kit.tallies import final_of
 
 STT = b"/cartesia/stt/websocket"
 STT_QUERY = b"model=ink-whisper&encoding=pcm_s16le&sample_rate=16000"
@@ -301,7 +302,7 @@ def test_text_whose_provider_broke_off_is_owed() -> None:
         .provider(says(type="error", status_code=500, done=True, context_id="c2"))
     )
     played.run(played.session.upstream_ended(played.now)).run(played.session.client_ended(played.now))
-    totals = {c.tally.key: c.tally.final(c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
+    totals = {c.tally.key: final_of(c.tally, c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
     assert totals == {"req-1.2": {}, "req-1.1": {"requests": 1, "characters": 6}}
 
 
@@ -311,7 +312,7 @@ def test_audio_whose_provider_broke_off_is_owed() -> None:
     settled = played.settled
     assert settled.outcome == "upstream_fault"
     assert settled.tally is not None
-    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals == {"requests": 1, "audio_in_ms": 1000}
+    assert final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed).totals == {"requests": 1, "audio_in_ms": 1000}
 
 
 def test_audio_is_counted_by_its_encoding_every_fifteen_seconds_and_at_the_end() -> None:
@@ -345,7 +346,7 @@ def spoken(context: str, size: int) -> bytes:
 
 def totals(played: Played) -> dict[str, dict[str, int]]:
     """What each settled context owes."""
-    return {c.tally.key: c.tally.final(c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
+    return {c.tally.key: final_of(c.tally, c.outcome, 0, is_owed=c.is_owed).totals for c in played.contexts}
 
 
 @pytest.mark.parametrize("size", [30, 32_000])
@@ -390,7 +391,7 @@ def test_what_is_heard_of_a_long_context_is_written_down_every_fifteen_seconds()
     played = Played().client(speech("c1", output_format=RAW)).provider(spoken("c1", 32_000)).after(16)
     assert played.log.count("Record") == 2
     played.provider(spoken("c1", 32_000) + done("c1"))
-    final = played.contexts[0].tally.final("completed", 0)
+    final = final_of(played.contexts[0].tally, "completed", 0)
     assert (final.seq, final.units) == (2, {"audio_out_ms": 1000})
 
 
@@ -402,7 +403,7 @@ def test_the_containers_own_socket_ends_each_text_and_says_how_long_it_was() -> 
         played.provider(says(type="synthesis_start", request_id=f"m{number}", sample_rate=24_000))
         played.provider(frame(frames.BINARY, bytes(4800 * number)))
         played.provider(says(type="synthesis_complete", request_id=f"m{number}", total_duration_s=0.1 * number, elapsed_s=0.1))
-    finals = [c.tally.final(c.outcome, 0) for c in played.contexts]
+    finals = [final_of(c.tally, c.outcome, 0) for c in played.contexts]
     assert [(final.outcome, final.totals, final.provider_units) for final in finals] == [
         ("completed", {"requests": 1, "characters": 6, "audio_out_ms": 100}, {"audio_out_ms": 100}),
         ("completed", {"requests": 1, "characters": 6, "audio_out_ms": 200}, {"audio_out_ms": 200}),
@@ -423,7 +424,7 @@ def test_a_text_is_judged_and_counted_whatever_its_type_says() -> None:
     played.client(text(type="cancel", text="Hello."))
     played.provider(says(type="synthesis_complete", request_id="unknown", cancelled=True, total_duration_s=0))
     [context] = played.contexts
-    assert (context.outcome, context.tally.final(context.outcome, 0).totals["characters"]) == ("cancelled", 6)
+    assert (context.outcome, final_of(context.tally, context.outcome, 0).totals["characters"]) == ("cancelled", 6)
 
 
 def test_a_control_of_the_container_says_nothing_on_cartesias_socket() -> None:
@@ -459,7 +460,7 @@ def test_a_recognition_that_failed_before_it_heard_anything_costs_nothing(said: 
     settled = ended_stt(*said).settled
     assert settled.tally is not None
     assert settled.outcome == outcome
-    assert settled.tally.final(settled.outcome, 0, is_owed=settled.is_owed).totals.get("audio_in_ms", 0) == owed
+    assert final_of(settled.tally, settled.outcome, 0, is_owed=settled.is_owed).totals.get("audio_in_ms", 0) == owed
 
 
 # ---- the credential
