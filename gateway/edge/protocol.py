@@ -98,6 +98,10 @@ class EdgeProtocol(HttpToolsProtocol):
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 
+    def eof_received(self) -> None:
+        """Write what waits: the transport closes itself when this returns, and takes nothing any more."""
+        self.outgoing.flush()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever works for this client that it is gone."""
         exchange, self._exchange = self._exchange, None

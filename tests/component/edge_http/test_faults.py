@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.origin import PoolSettings
 from gateway.upstream.upstreams import Upstreams
 from policy.usage import Settled, Tally
-from tests.doubles.cartesia import WAV, CartesiaDouble, answers, dead_origin
+from tests.doubles.cartesia import WAV, CartesiaDouble, Connection, Received, answers, dead_origin
 from tests.kit.edge import RAW_BODY, Client, Edge, edge, request, speak
 from tests.kit.tallies import final_of
 from tests.kit.waiting import until
@@ -245,6 +246,20 @@ async def test_text_that_was_counted_leaves_though_its_exchange_is_cut_in_the_sa
 
     await until(lambda: len(double.requests) == 2)
     assert (settled.outcome, owed(settled)) == ("drained", {"requests": 1, "characters": 6})
+
+
+async def test_an_answer_that_came_in_the_turn_in_which_the_client_ended_its_side_reaches_it(
+    client: Client, double: CartesiaDouble
+) -> None:
+    async def answers_as_the_client_ends(_: CartesiaDouble, connection: Connection, __: Received) -> bool:
+        connection.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        client.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        return True
+
+    double.scripts["answers-as-the-client-ends"] = answers_as_the_client_ends
+    await client.send(speak("X-Double: answers-as-the-client-ends"))
+
+    assert (await client.answer()).body == b"ok"
 
 
 @pytest.mark.parametrize(("script", "came", "heard_ms"), [("reset-in-body", 1000, 19), ("close-in-chunked-body", 500, 9)])
