@@ -132,7 +132,7 @@ ADMIT: Final[list[Command]] = []
 """the session's `admitted` is to be written down, then what the client sent passes as it came; compared by identity"""
 
 SETTLE: Final[list[Command]] = []
-"""what the provider sent passes as it came, then the session's `ended` is settled; compared by identity"""
+"""what the provider sent passes as it came, then what `take_ended` returns is settled; compared by identity"""
 
 _MOST_READ_BYTES: Final = 64 * 1024
 """of a message of a recognition: transcripts and errors are smaller"""
@@ -213,8 +213,8 @@ class Session:
 
     admitted: Tally
     """of the message that the last `ADMIT` is about"""
-    ended: SettledContext
-    """the context that the last `SETTLE` is about"""
+    ended: SettledContext | None
+    """the context that the last `SETTLE` is about, until it is taken"""
 
     def __init__(
         self,
@@ -258,6 +258,7 @@ class Session:
         self._usual = _NO_FACTS  # of the last message that was decided; to where; the rate of its audio
         self._usual_route = route
         self._usual_rate = 0
+        self.ended = None
         self.tally = None if judged else Tally(settled.request_id, route.attribution, pod, dict(route.metadata))
         settled.tally = self.tally
         self._audio_rate = bytes_a_second(facts.encoding, facts.sample_rate) if is_recognition else 0
@@ -342,7 +343,14 @@ class Session:
         commands = self._from_upstream(data, now) if data else []
         if commands is FORWARD:
             return [ToClient(data)]
-        return [ToClient(data), SettleContext(self.ended)] if commands is SETTLE else commands
+        return [ToClient(data), SettleContext(self.take_ended())] if commands is SETTLE else commands
+
+    def take_ended(self) -> SettledContext:
+        """Return the context that a `SETTLE` is about, once: it holds its text, and the session may be quiet from now on."""
+        ended, self.ended = self.ended, None
+        if ended is None:
+            raise RuntimeError("no context has ended that was not taken")
+        return ended
 
     def _from_upstream(self, data: bytes, now: float) -> list[Command]:
         upstream = self._upstream

@@ -242,7 +242,7 @@ class Relay(asyncio.Protocol):
             self._send_client(data)
         elif commands is SETTLE:
             self._send_client(data)
-            self._context.recorder.settle_context(session.ended)
+            self._context.recorder.settle_context(session.take_ended())
         elif commands:
             self._run(commands)
 

@@ -141,7 +141,7 @@ class Played:
         """The provider sent bytes."""
         commands = self.session.from_upstream(data, self.now)
         if commands is SETTLE:
-            return self.run([ToClient(data), SettleContext(self.session.ended)])
+            return self.run([ToClient(data), SettleContext(self.session.take_ended())])
         return self.run([ToClient(data)] if commands is FORWARD else commands)
 
     def after(self, seconds: float) -> "Played":

@@ -149,6 +149,12 @@ def test_a_late_cancel_of_a_context_that_has_ended_passes() -> None:
     assert played.to_upstream == speech("c1") + text(context_id="c1", cancel=True)
 
 
+def test_a_session_keeps_no_context_that_has_ended_and_was_settled() -> None:
+    played = Played().client(speech("c1")).provider(done("c1"))
+    assert [context.transcript for context in played.contexts] == ["Hello."]
+    assert played.session.ended is None
+
+
 def test_the_last_256_contexts_that_ended_are_remembered_and_a_name_used_again_from_its_last_end() -> None:
     played = Played()
     names = [f"c{number}" for number in range(255)]
