@@ -236,5 +236,6 @@ class Recall:
         if isinstance(proof, Facts) and proof.transcript == _A_TEXT and proof.context_id == context_id:
             if len(known) >= self._most_kept:
                 known.clear()
-            known[rest] = self._latest = _Known(heard.facts, payload, text, context)
+            # the proof's facts, which differ in the text alone: a text may be a thousand times as long as all else
+            known[rest] = self._latest = _Known(proof, payload, text, context)
         return heard

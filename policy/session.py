@@ -696,7 +696,7 @@ class Session:
             self._has_sent = True
             self._bound = verdict
             self._forget_verdicts()
-        elif heard.speaks:
+        elif heard.speaks and facts.transcript is not heard.transcript:  # else no other message has these facts
             self._usual, self._usual_route, self._usual_rate = facts, verdict, rate
         if context is None:
             context = self._open(heard, verdict, rate, now, out)

@@ -1,6 +1,7 @@
 """One open socket: what passes, what is refused in-band, how it ends."""
 
 import base64
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -153,6 +154,20 @@ def test_a_session_keeps_no_context_that_has_ended_and_was_settled() -> None:
     played = Played().client(speech("c1")).provider(done("c1"))
     assert [context.transcript for context in played.contexts] == ["Hello."]
     assert played.session.ended is None
+
+
+def test_a_quiet_session_keeps_nothing_of_the_texts_that_it_was_sent() -> None:
+    tracemalloc.start()
+    try:
+        played = Played()
+        for number in range(3):
+            played.client(speech(f"c{number}", "a line\n" + "a" * 500_000)).provider(done(f"c{number}"))
+        played.taken()
+        played.contexts.clear()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 200_000
 
 
 def test_the_last_256_contexts_that_ended_are_remembered_and_a_name_used_again_from_its_last_end() -> None:
