@@ -121,20 +121,27 @@ async def speak_once(stack: Stack, token: Secret, out: Path) -> list[Spoken]:
 
 
 async def count(stack: Stack, keys: list[str]) -> dict[str, Counted]:
-    """Return what was counted of each call, when all of them have been. Raises SetupError at the deadline."""
+    """Return what was counted of each call, when all of them have been and reports show it. Raises SetupError at the deadline."""
     client = control_plane(stack)
-    question = [("by", "exchange"), *(("exchange", key) for key in keys)]
+
+    async def rows(*question: tuple[str, str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await asyncio.to_thread(client.json, "GET", "/api/v1/usage", list(question)))["rows"]
+        return found
+
     deadline = time.monotonic() + _USAGE_DEADLINE_SECONDS
     while True:
-        report = await asyncio.to_thread(client.json, "GET", "/api/v1/usage", question)
         # Only the last event of a call counts as an exchange.
-        counted = {row["exchange"]: _counted(row) for row in report["rows"] if row["exchanges"]}
+        found = await rows(("by", "exchange"), *(("exchange", key) for key in keys))
+        counted = {row["exchange"]: _counted(row) for row in found if row["exchanges"]}
         missing = set(keys) - set(counted)
-        if not missing:
+        # Outcomes are read from the events, models from the rollups, which are made of them a moment later.
+        if not missing and _exchanges(await rows(("by", "outcome"))) <= _exchanges(await rows(("by", "model"))):
             return counted
         if time.monotonic() > deadline:
             raise SetupError(
-                f"{len(missing)} of {len(keys)} calls were not counted in time.",
+                f"{len(missing)} of {len(keys)} calls were not counted in time."
+                if missing
+                else "The calls were counted, but reports did not show them in time.",
                 f"The logs of gateway and aggregator say why: {stack.log_folder}",
             )
         await asyncio.sleep(_POLL_SECONDS)
@@ -164,6 +171,10 @@ def table(calls: list[Spoken], counted: dict[str, Counted]) -> str:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)]
     return "\n".join(["", lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _exchanges(rows: list[dict[str, Any]]) -> int:
+    return sum(row["exchanges"] for row in rows)
 
 
 def _counted(row: dict[str, Any]) -> Counted:
