@@ -70,6 +70,8 @@ class _Known:
         if end <= begin:
             return None
         text = _plain(payload[begin:end])
+        if not text:
+            return None
         context_id = self.facts.context_id
         if self.has_context:
             begin = end + len(self.between)
@@ -89,7 +91,7 @@ class _Known:
                 return None
         if len(payload) - end != len(self.after) or not payload.endswith(self.after):
             return None
-        if not text or "<" in text or text.isspace():
+        if "<" in text or text.isspace():
             return None
         return Heard(self.facts, context_id, text, len(text), True)
 
