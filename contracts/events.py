@@ -9,7 +9,6 @@ more than ten times what an event in it costs. They write an event as a `UsageRe
 both. Read `contracts.exchanges` next, the same for spans.
 """
 
-from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -190,12 +189,6 @@ class SessionsHeard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 SESSION_HEARTBEAT_SECONDS = 15.0
 """an open session is told at least so often; one that was not heard of for three times as long is gone with its pod"""
-
-
-def batch_of(encoded_events: Iterable[bytes | memoryview]) -> bytes:
-    """Return the message that carries these encoded events; they are not read again, only framed as an array."""
-    events = list(encoded_events)
-    return b"".join((batch_head(len(events)), *events))
 
 
 BATCH_HEAD_BYTES = 5

@@ -14,7 +14,7 @@ import structlog
 _log = structlog.get_logger("gateway.edge")
 
 _MOST_BYTES: Final = 64 * 1024
-"""what may wait in all sessions together; 48 and 96 KB measured alike, 24 and less worse, no limit no better"""
+"""what may wait in all sessions and exchanges together; 48 and 96 KB measured alike, 24 and less worse, no limit no better"""
 _COPIED_BYTES: Final = 16 * 1024
 """pieces that come to no more are joined, larger ones are given to the transport as they are"""
 
@@ -52,8 +52,8 @@ class Turn:
         for write in waiting:
             try:
                 write()
-            except Exception:  # the edge of one session: the others' bytes are not its own
-                _log.exception("a session failed at the end of a turn")
+            except Exception:  # the edge of one session or exchange: the others' bytes are not its own
+                _log.exception("a write failed at the end of a turn")
 
 
 class Outgoing:

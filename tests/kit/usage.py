@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StreamConfig
 
 from contracts import codec
-from contracts.events import Attribution, Span, SpanEvent, UsageEvent, batch_of
+from contracts.events import Attribution, Span, SpanEvent, UsageEvent, batch_head
 from contracts.prices import Price, PriceBook
 from contracts.secret import Secret
 from contracts.subjects import (
@@ -67,6 +67,12 @@ def usage_event(key: str, seq: int = 0, *, at_ms: int = NOW_MS, to: Attribution 
     return UsageEvent(
         id=f"{key}:{seq}", key=key, seq=seq, at_ms=at_ms, pod="pod-1", to=to or attribution(), **{**fields, **changes}
     )
+
+
+def batch_of(encoded_events: Iterable[bytes]) -> bytes:
+    """Return the message that carries these encoded events, as a gateway's spool fills it."""
+    events = list(encoded_events)
+    return b"".join((batch_head(len(events)), *events))
 
 
 def price(unit: str, amount: str, **changes: Any) -> Price:

@@ -17,14 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from contracts import codec, sealing
-from contracts.events import batch_of
 from contracts.exports import ExportTarget, ExportTargets, SecretHeaders
 from contracts.secret import Secret
 from contracts.subjects import CONFIG_BUCKET, EXPORTS_KEY, SPANS_EXPORT_CONSUMER, SPANS_STREAM, spans_subject
 from tests.doubles.otlp import OtlpReceiver, Tls, grpc_receiver, http_receiver
 from tests.kit.processes import free_port
 from tests.kit.services import NatsAccount
-from tests.kit.usage import TestBus, Worker, running, span_event, until
+from tests.kit.usage import TestBus, Worker, batch_of, running, span_event, until
 
 MakeExporter = Callable[..., Worker]
 FLEET_KEY = Secret(bytes(range(32)))

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from contracts import codec
-from contracts.events import Span, SpanEvent, batch_of
+from contracts.events import Span, SpanEvent
 from contracts.exchanges import Attributes, ContextRecord, ExchangeRecord, span_event, span_events
+from tests.kit.usage import batch_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "contracts"
 ENCODED = {

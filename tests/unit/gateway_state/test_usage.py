@@ -9,6 +9,7 @@ from gateway.telemetry.usage import UsageRecords
 from policy.journal import Journal
 from policy.usage import Tally
 from tests.kit.tallies import delta_of, final_of
+from tests.kit.usage import batch_of
 
 TO = Attribution(
     workspace="acme",
@@ -191,4 +192,4 @@ def test_a_message_carries_one_event_or_many() -> None:
     first, second = final_of(tally(), "completed", 1), final_of(tally(), "cancelled", 2)
 
     assert events.usage_events(codec.encode(first)) == (first,)
-    assert events.usage_events(events.batch_of([codec.encode(first), codec.encode(second)])) == (first, second)
+    assert events.usage_events(batch_of([codec.encode(first), codec.encode(second)])) == (first, second)

@@ -46,7 +46,7 @@ async def test_one_that_fails_keeps_no_other_from_being_done() -> None:
         await asyncio.sleep(0)
 
     assert done == ["second"]
-    assert [line["event"] for line in lines] == ["a session failed at the end of a turn"]
+    assert [line["event"] for line in lines] == ["a write failed at the end of a turn"]
 
 
 async def test_what_is_put_off_meanwhile_is_done_in_the_next_turn() -> None:

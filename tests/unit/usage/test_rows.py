@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from contracts import codec
-from contracts.events import Span, SpanEvent, batch_of
+from contracts.events import Span, SpanEvent
 from contracts.exchanges import ExchangeRecord, Who
 from contracts.prices import PriceBook
 from control_plane.aggregator import rows
 from control_plane.aggregator.pricing import PriceIndex
 from control_plane.aggregator.slots import slot_of
 from gateway.telemetry.usage import UsageRecords
-from tests.kit.usage import DAY_MS, price, usage_event
+from tests.kit.usage import DAY_MS, batch_of, price, usage_event
 
 AT_MS = 1_795_946_523_456  # 2026-11-29 10:02:03.456 UTC
 PRICES = PriceIndex(PriceBook(revision=9, prices=(price("characters", "0.5"),)))
